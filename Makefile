@@ -1,0 +1,42 @@
+# `make demo` and `make test` need Python 3.11 with venv, git and gcc; they set .venv up by themselves.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types layers docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## train on four ranks, one of them with a slow loader, and see the report
+	$(BIN)/distprof launch --nproc-per-node 4 examples/slow_loader.py
+
+test: lint types layers ## everything that must hold before a change lands
+	$(BIN)/pytest
+
+lint: $(STAMP) ## style and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(STAMP) ## static types
+	$(BIN)/mypy
+
+layers: $(STAMP) ## who may import whom
+	$(BIN)/lint-imports --no-logo
+
+docs: $(STAMP) ## write the generated pages in docs/ anew
+	$(BIN)/python tools/generate_docs.py
+
+clean: ## remove .venv, caches and builds; recorded runs stay
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+
+# A folder that cannot run pip is what an interrupted or moved installation leaves: it is made anew.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
+	|| { echo "distprof is tested with Python 3.11 only, and '$(PYTHON)' is not that: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv \
+	|| { echo "'$(PYTHON) -m venv' failed. On Debian: apt-get install python3-venv" >&2; rm -rf .venv; exit 1; }
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@

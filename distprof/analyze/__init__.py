@@ -1,0 +1,1 @@
+"""Analyses: tables in, frozen results out. No files, no printing, no state."""

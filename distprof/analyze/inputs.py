@@ -1,0 +1,67 @@
+"""What every analysis gets: the run as tables, and what several of them need, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from distprof.analyze.own_time import OwnTime, own_time
+from distprof.analyze.parts import RankParts, rank_parts
+from distprof.analyze.waits import RankWaits, match, rank_waits
+from distprof.result import Clock
+from distprof.trace.tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is known of the recording itself, beside its tables.
+
+    Attributes:
+        traces: rank -> its Kineto trace, by name.
+        trace_bytes: bytes of all Kineto traces on disk, None where there are none.
+        failures: rank -> how the launcher saw it fail.
+    """
+
+    traces: Mapping[int, str] = field(default_factory=dict)
+    trace_bytes: int | None = None
+    failures: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Inputs of the analyses.
+
+    Attributes:
+        tables: the run, on one clock as far as `clock` says.
+        clock: how far the ranks' times can be compared.
+        recording: see `Recording`.
+        matched: the collectives, as `waits.match` joined them.
+        waits: rank -> where it was blocked.
+        own: each rank's own time by step and zone.
+        parts: rank -> what its time consists of.
+    """
+
+    tables: Tables
+    clock: Clock
+    recording: Recording
+    matched: pl.DataFrame
+    waits: dict[int, RankWaits]
+    own: OwnTime
+    parts: dict[int, RankParts]
+
+
+def prepare(tables: Tables, clock: Clock, recording: Recording | None = None) -> Inputs:
+    """Compute what several analyses need."""
+    matched = match(tables)
+    waits = {rank: rank_waits(tables, matched, rank) for rank in tables.ranks}
+    return Inputs(
+        tables=tables,
+        clock=clock,
+        recording=recording or Recording(),
+        matched=matched,
+        waits=waits,
+        own=own_time(tables, waits),
+        parts={rank: rank_parts(tables, waits[rank], rank) for rank in tables.ranks},
+    )

@@ -1,0 +1,49 @@
+"""The analyses, by the section of the report that they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from distprof.analyze.breakdown import breakdown, totals
+from distprof.analyze.communication import communication
+from distprof.analyze.data_loading import data_loading
+from distprof.analyze.facts import conditions, ranks, windows
+from distprof.analyze.findings import findings
+from distprof.analyze.inputs import Inputs
+from distprof.analyze.overhead import overhead
+from distprof.analyze.steps import steps
+from distprof.analyze.stragglers import stragglers
+from distprof.result import NotObserved
+
+Analysis = Callable[[Inputs], tuple[Any, list[NotObserved]]]
+
+SECTIONS: dict[str, Analysis] = {
+    "ranks": ranks,
+    "conditions": conditions,
+    "windows": windows,
+    "steps": steps,
+    "totals": totals,
+    "breakdown": breakdown,
+    "communication": communication,
+    "stragglers": stragglers,
+    "data_loading": data_loading,
+    "overhead": overhead,
+}
+# Sections that this version does not fill.
+UNFILLED = ("sync_waits", "operators", "memory")
+
+
+def analyze(inputs: Inputs) -> dict[str, Any]:
+    """All sections by name, `findings` and `not_observed` among them."""
+    sections: dict[str, Any] = {}
+    missing: list[NotObserved] = []
+    for name, analysis in SECTIONS.items():
+        sections[name], unseen = analysis(inputs)
+        missing += unseen
+    for name in UNFILLED:
+        sections[name] = None
+        missing.append(NotObserved(name, None, "not computed by this version"))
+    sections["findings"] = findings(sections["steps"], sections["stragglers"], sections["data_loading"])
+    sections["not_observed"] = missing
+    return sections

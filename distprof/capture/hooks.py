@@ -1,0 +1,269 @@
+"""Where distprof listens: wrappers around a few of torch's own functions, in place before the script uses them.
+
+A wrapper does its bookkeeping around the original call and nothing else: what the original returns or raises is
+what the script gets. All wrappers ask `process.recorder()` first; where this process is not the one that
+trains, they are the original call and one comparison.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+from torch.utils.data import dataloader as dataloader_module
+
+from distprof.capture.agent import Agent
+from distprof.capture.process import process
+from distprof.capture.zones import ZoneRecorder, now
+
+Function = Callable[..., Any]
+_is_compiling = torch.compiler.is_compiling
+
+
+def install() -> None:
+    """Put all wrappers in place. To be called once, right after torch was imported."""
+    _wrap(DataLoader, "__iter__", _loader_start)
+    _wrap(dataloader_module._BaseDataLoaderIter, "__next__", _data_loading)
+    _wrap(torch.autograd, "backward", _backward)
+    Optimizer.profile_hook_step = staticmethod(_wrapped_profile_hook_step(Optimizer.profile_hook_step))  # type: ignore[method-assign]
+    _wrap(torch.amp.grad_scaler.GradScaler, "step", _scaler_step)
+    gc.callbacks.append(_Collections())
+    if torch.distributed.is_available():
+        from torch.distributed import distributed_c10d as c10d
+        from torch.nn.parallel import DistributedDataParallel
+
+        _wrap(DistributedDataParallel, "__init__", _ddp_init)
+        _wrap(DistributedDataParallel, "__call__", _ddp_call)
+        _wrap(torch._C._distributed_c10d.Work, "wait", _work_wait)
+        for name, make in (
+            ("init_process_group", _init_process_group),
+            ("destroy_process_group", _destroy_process_group),
+        ):
+            _wrap(c10d, name, make)
+            setattr(torch.distributed, name, getattr(c10d, name))
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+    original = getattr(owner, name)
+    wrapper = functools.wraps(original)(make(original))
+    _hide_from_dynamo(wrapper)
+    setattr(owner, name, wrapper)
+
+
+def _hide_from_dynamo(function: Function) -> None:
+    """Let torch.compile run the wrapper as it is: traced, it would break the script's graphs."""
+    eval_frame = torch._C._dynamo.eval_frame
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
+    eval_frame.set_code_exec_strategy(function.__code__, skip)
+
+
+class _Outermost:
+    """A zone that is recorded for the outermost call on the training thread only."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._inside = False
+
+    def call(self, recorder: ZoneRecorder, name: str, function: Function, args: Any, kwargs: Any) -> Any:
+        """Call `function` inside the zone."""
+        if self._inside or threading.get_ident() != recorder.training_thread:
+            return function(*args, **kwargs)
+        self._inside = True
+        start = now()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._inside = False
+            recorder.add(recorder.zone(self.kind, name), start, now())
+
+
+class _Names:
+    """Numbers objects of a class in order of appearance: `SGD#0`, `SGD#1`."""
+
+    def __init__(self) -> None:
+        self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._counts: dict[str, int] = {}
+
+    def of(self, thing: Any) -> str:
+        """The object's name."""
+        name = self._names.get(thing)
+        if name is None:
+            kind = type(thing).__name__
+            number = self._counts.get(kind, 0)
+            self._counts[kind] = number + 1
+            name = self._names[thing] = f"{kind}#{number}"
+        return name
+
+
+_forward = _Outermost("forward")
+_backward_zone = _Outermost("backward")
+_optimizer = _Outermost("optimizer")
+_models = _Names()
+_optimizers = _Names()
+_loaders = _Names()
+_iterators: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def _loader_start(original: Function) -> Function:
+    def __iter__(self: Any) -> Any:
+        recorder = process.recorder()
+        if recorder is None:
+            return original(self)
+        start = now()
+        iterator = original(self)
+        end = now()
+        name = _loaders.of(self)
+        _iterators[iterator] = name
+        process.tell(Agent.saw_loader, name, self)
+        recorder.add(recorder.zone("loader_start", name), start, end)
+        return iterator
+
+    return __iter__
+
+
+def _data_loading(original: Function) -> Function:
+    def __next__(self: Any) -> Any:
+        recorder = process.recorder()
+        if recorder is None:
+            return original(self)
+        kind = "loader_end"
+        start = now()
+        try:
+            batch = original(self)
+            kind = "data_loading"
+            return batch
+        finally:
+            recorder.add(recorder.zone(kind, _iterators.get(self, "DataLoader")), start, now())
+
+    return __next__
+
+
+def _ddp_init(original: Function) -> Function:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if process.recorder() is not None:
+            process.tell(Agent.saw_ddp, _models.of(self), self)
+
+    return __init__
+
+
+def _ddp_call(original: Function) -> Function:
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_compiling():
+            return original(self, *args, **kwargs)
+        recorder = process.recorder()
+        if recorder is None:
+            return original(self, *args, **kwargs)
+        return _forward.call(recorder, _models.of(self), original, (self, *args), kwargs)
+
+    return __call__
+
+
+def _backward(original: Function) -> Function:
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if _is_compiling():
+            return original(*args, **kwargs)
+        recorder = process.recorder()
+        if recorder is None:
+            return original(*args, **kwargs)
+        outermost = not _backward_zone._inside
+        result = _backward_zone.call(recorder, "backward", original, args, kwargs)
+        if outermost and threading.get_ident() == recorder.training_thread:
+            process.boundary("backward")
+        return result
+
+    return backward
+
+
+def _wrapped_profile_hook_step(original: Function) -> Function:
+    """Wrap what torch wraps every optimizer class's `step` with, so that ours is outside of torch's annotation."""
+
+    def profile_hook_step(function: Function) -> Function:
+        return functools.wraps(function)(_optimizer_step(original(function)))
+
+    return profile_hook_step
+
+
+def _optimizer_step(original: Function) -> Function:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = process.recorder()
+        if recorder is None:
+            return original(self, *args, **kwargs)
+        return _step_zone(recorder, self, original, (self, *args), kwargs)
+
+    _hide_from_dynamo(step)
+    return step
+
+
+def _scaler_step(original: Function) -> Function:
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = process.recorder()
+        if recorder is None:
+            return original(self, optimizer, *args, **kwargs)
+        return _step_zone(recorder, optimizer, original, (self, optimizer, *args), kwargs)
+
+    return step
+
+
+def _step_zone(recorder: ZoneRecorder, optimizer: Any, function: Function, args: Any, kwargs: Any) -> Any:
+    outermost = not _optimizer._inside
+    result = _optimizer.call(recorder, _optimizers.of(optimizer), function, args, kwargs)
+    if outermost and threading.get_ident() == recorder.training_thread:
+        process.boundary("optimizer", _optimizers.of(optimizer))
+    return result
+
+
+def _work_wait(original: Function) -> Function:
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = process.recorder()
+        if recorder is None:
+            return original(self, *args, **kwargs)
+        start = now()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            recorder.add(recorder.zone("wait", "Work.wait"), start, now())
+
+    return wait
+
+
+def _init_process_group(original: Function) -> Function:
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        process.recorder()
+        return result
+
+    return init_process_group
+
+
+def _destroy_process_group(original: Function) -> Function:
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        process.tell(Agent.before_groups_vanish)
+        return original(*args, **kwargs)
+
+    return destroy_process_group
+
+
+class _Collections:
+    """Records garbage collections, but for the many short ones, which would fill the timeline and explain nothing."""
+
+    shortest_ns = 50_000
+
+    def __init__(self) -> None:
+        self._start = 0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._start = now()
+            return
+        end = now()
+        recorder = process.recorder_if_claimed()
+        if recorder is not None and end - self._start >= self.shortest_ns:
+            recorder.add(recorder.zone("gc", f"generation {info['generation']}"), self._start, end)

@@ -1,0 +1,56 @@
+"""Making way for the script's own profiler.
+
+Two profilers in one process lose events or crash it: the first `stop()` ends the shared session, and exporting
+the other's result is a segmentation fault. torch's own 'is a profiler enabled' is thread-local and knows
+nothing of one in its warm-up, so the three calls that all profilers go through are watched instead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.autograd import profiler as torch_profiler
+
+
+class OtherProfilers:
+    """Watches for profilers that are not ours, from the import of torch on.
+
+    Attributes:
+        active: the script's profiler is prepared or running.
+        make_way: called when the script prepares or starts one, with the identity of the thread that does so.
+            What it raises goes to `report`; the script never sees it.
+    """
+
+    def __init__(self, report: Callable[[str, Exception], None]) -> None:
+        self._report = report
+        self._calls_are_ours = False
+        self.active = False
+        self.make_way: Callable[[int], None] | None = None
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            setattr(torch_profiler, name, self._watched(getattr(torch_profiler, name), begins=True))
+        torch_profiler._disable_profiler = self._watched(torch_profiler._disable_profiler, begins=False)
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """Inside it the profiler calls are our own."""
+        self._calls_are_ours = True
+        try:
+            yield
+        finally:
+            self._calls_are_ours = False
+
+    def _watched(self, original: Callable[..., Any], *, begins: bool) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if not self._calls_are_ours:
+                self.active = begins
+                if begins and self.make_way is not None:
+                    try:
+                        self.make_way(threading.get_ident())
+                    except Exception as error:
+                        self._report("closing the window for the script's profiler", error)
+            return original(*args, **kwargs)
+
+        return watched

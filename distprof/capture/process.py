@@ -1,0 +1,102 @@
+"""Which process records.
+
+Every process that inherits the environment installs the hooks, but only one per rank may record: the first
+that trains claims the rank. Data workers, forked children and subprocesses find it claimed and stay silent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from distprof.capture.agent import Agent
+from distprof.capture.other_profilers import OtherProfilers
+from distprof.capture.zones import ZoneRecorder
+from distprof.run.config import OWNER_VARIABLE, CaptureConfig
+
+
+class Process:
+    """This process, as the hooks see it. None of its methods raises."""
+
+    def __init__(self) -> None:
+        self._config: CaptureConfig | None = None
+        self._others: OtherProfilers | None = None
+        self._agent: Agent | None = None
+        self._decided = True
+        self._claiming = threading.Lock()
+
+    def arm(self, config: CaptureConfig) -> None:
+        """From now on this process records as soon as it trains."""
+        self._config = config
+        self._others = OtherProfilers(self._problem)
+        self._decided = False
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def recorder(self) -> ZoneRecorder | None:
+        """Where this process records its zones; None where it does not. The first call claims the rank."""
+        if not self._decided:
+            self._claim()
+        return self._agent.zones if self._agent is not None else None
+
+    def recorder_if_claimed(self) -> ZoneRecorder | None:
+        """The same, but never claims."""
+        return self._agent.zones if self._agent is not None else None
+
+    def _claim(self) -> None:
+        with self._claiming:
+            if self._decided or self._config is None or self._others is None:
+                return
+            if torch.utils.data.get_worker_info() is not None:
+                return
+            self._decided = True
+            if os.environ.setdefault(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
+                return
+            try:
+                agent = Agent(self._config, self._others)
+                agent.start()
+                self._agent = agent
+            except Exception as error:
+                print(f"distprof: this process is not profiled: {type(error).__name__}: {error}", file=sys.stderr)
+
+    def _after_fork(self) -> None:
+        self._agent = None  # where nothing was claimed before the fork, the child may still do so
+        self._claiming = threading.Lock()
+
+    def _problem(self, where: str, error: Exception) -> None:
+        if self._agent is not None:
+            self._agent.problem(where, error)
+
+    def boundary(self, kind: str, name: str = "") -> None:
+        """A step may be over: an outermost `backward`, an `optimizer`'s step or the `user`'s own mark returned."""
+        self.tell(Agent.boundary, kind, name)
+
+    def tell(self, what: Callable[..., None], *arguments: Any) -> None:
+        """Call one of the agent's methods, given as `Agent.method`, if this process records."""
+        agent = self._agent
+        if agent is not None:
+            try:
+                what(agent, *arguments)
+            except Exception as error:
+                agent.problem(what.__name__.replace("_", " "), error)
+
+
+process = Process()
+
+
+def arm() -> None:
+    """Install the hooks in this process if its environment says so.
+
+    Raises:
+        ConfigError: the environment holds a configuration of another version.
+    """
+    config = CaptureConfig.from_environment(os.environ)
+    if config is not None:
+        from distprof.capture import hooks
+
+        process.arm(config)
+        hooks.install()

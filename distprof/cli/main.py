@@ -1,0 +1,79 @@
+"""The command `distprof`: the first word names the subcommand, the rest is the subcommand's own."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from typing import Protocol, cast
+
+from distprof._version import __version__
+
+# Each is the module distprof.cli.<name>, imported when it is called and not before: `--help` is instant.
+COMMANDS: dict[str, str] = {
+    "launch": "run a training as torchrun would, record every rank, and report",
+    "report": "show who holds the others up in a recorded run, why, and how much",
+    "merge": "write the timeline of all ranks on one clock, for Perfetto",
+}
+
+_INTERRUPTED = 130
+
+
+class _Command(Protocol):
+    def main(self, argv: list[str]) -> int: ...
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a subcommand; its exit status is returned.
+
+    0: fine; 2: bad usage or unusable input; 130: interrupted. `launch` ends as torchrun would, whatever that is.
+
+    Args:
+        argv: the words after `distprof`; None: those of this process.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    command = words[0] if words else "--help"
+    if command in ("-h", "--help"):
+        print(_usage())
+        return 0 if words else 2
+    if command == "--version":
+        print(f"distprof {__version__}")
+        return 0
+    if command not in COMMANDS:
+        print(f"distprof: error: {_unknown(command)}", file=sys.stderr)
+        return 2
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a report must not end at a dash that the locale does not know
+    module = cast(_Command, importlib.import_module(f"distprof.cli.{command}"))
+    try:
+        return module.main(words[1:])
+    except KeyboardInterrupt:
+        if command == "launch":
+            raise
+        return _INTERRUPTED
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: distprof COMMAND ...",
+            "",
+            "Find out which rank holds a distributed PyTorch training up, doing what, and what it costs.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "`distprof COMMAND --help` explains a command; `distprof --version` tells the version.",
+        ]
+    )
+
+
+def _unknown(command: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(command, COMMANDS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"the commands are {', '.join(COMMANDS)}."
+    return f"there is no command {command!r}: {hint}"

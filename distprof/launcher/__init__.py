@@ -1,0 +1,1 @@
+"""What to start, and where."""

@@ -1,0 +1,114 @@
+"""The run directory's layout. This is the only place that knows a path.
+
+<run>/run.json                                  manifest
+<run>/attempt0/rank00003.json                   the rank's facts
+<run>/attempt0/rank00003.zones.jsonl            its zones, the whole run
+<run>/attempt0/rank00003.collectives.jsonl      its flight recorder, the whole run
+<run>/attempt0/rank00003.window0.pt.trace.json.gz   its Kineto trace (`.json` until it is compressed)
+<run>/report.json, report.html, timeline.json.gz
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_RANK_FACTS = re.compile(r"^rank(\d{5,})\.json$")
+_ATTEMPT = re.compile(r"^attempt(\d+)$")
+_WINDOW = re.compile(r"^rank(\d{5,})\.window(\d+)\.pt\.trace\.json(\.gz)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class RankFiles:
+    """The files of one rank in one attempt."""
+
+    folder: Path
+    rank: int
+
+    @property
+    def _stem(self) -> str:
+        return f"rank{self.rank:05d}"
+
+    @property
+    def facts(self) -> Path:
+        """The rank's facts."""
+        return self.folder / f"{self._stem}.json"
+
+    @property
+    def zones(self) -> Path:
+        """The zone timeline of the whole run."""
+        return self.folder / f"{self._stem}.zones.jsonl"
+
+    @property
+    def collectives(self) -> Path:
+        """The flight recorder's entries of the whole run."""
+        return self.folder / f"{self._stem}.collectives.jsonl"
+
+    def window(self, index: int, *, compressed: bool = True) -> Path:
+        """The Kineto trace of one window."""
+        return self.folder / f"{self._stem}.window{index}.pt.trace.json{'.gz' if compressed else ''}"
+
+    def windows(self) -> dict[int, Path]:
+        """Kineto traces that are there, by window; a compressed one wins over its uncompressed twin."""
+        found: dict[int, Path] = {}
+        for path in sorted(self.folder.glob(f"{self._stem}.window*.pt.trace.json*")):
+            match = _WINDOW.match(path.name)
+            if match:
+                found[int(match[2])] = path  # '.json' sorts before '.json.gz'
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """A run directory, whether it exists yet or not."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The directory's own name."""
+        return self.path.resolve().name
+
+    @property
+    def manifest(self) -> Path:
+        """`run.json`."""
+        return self.path / "run.json"
+
+    @property
+    def report_json(self) -> Path:
+        """The report as data."""
+        return self.path / "report.json"
+
+    @property
+    def report_html(self) -> Path:
+        """The report as a page."""
+        return self.path / "report.html"
+
+    @property
+    def timeline(self) -> Path:
+        """All ranks on one clock, for Perfetto."""
+        return self.path / "timeline.json.gz"
+
+    def attempt(self, number: int) -> Path:
+        """The folder of one attempt."""
+        return self.path / f"attempt{number}"
+
+    def attempts(self) -> list[int]:
+        """Attempts that left a folder, ascending."""
+        if not self.path.is_dir():
+            return []
+        matches = (_ATTEMPT.match(entry.name) for entry in self.path.iterdir() if entry.is_dir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def rank(self, attempt: int, rank: int) -> RankFiles:
+        """The files of one rank."""
+        return RankFiles(self.attempt(attempt), rank)
+
+    def ranks(self, attempt: int) -> list[RankFiles]:
+        """Ranks that left their facts in an attempt, ascending."""
+        folder = self.attempt(attempt)
+        if not folder.is_dir():
+            return []
+        matches = (_RANK_FACTS.match(entry.name) for entry in folder.iterdir())
+        return [RankFiles(folder, rank) for rank in sorted(int(match[1]) for match in matches if match)]

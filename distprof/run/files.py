@@ -1,0 +1,90 @@
+"""Writing files so that nobody ever sees half of one, and nothing earlier is overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+@contextmanager
+def open_atomic(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when the block ends: readers see the old file or the new one, whole.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written; it names `path`. The temporary file is
+            removed, as after any other exception out of the block.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            error.filename = str(path)  # the name that the user knows
+        raise
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, atomically.
+
+    Raises:
+        OSError: as `open_atomic`.
+    """
+    with open_atomic(path) as file:
+        file.write(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON, atomically."""
+    write_atomic(path, json.dumps(value, indent=1, default=str).encode() + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ValueError: not JSON; the message names the file and the place.
+        OSError: the file cannot be read.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error})") from error
+
+
+class Stream:
+    """An append-only file of JSON lines, created exclusively: two writers of one file are an error.
+
+    A block is one line and one `write`, so a killed process leaves whole lines and at most one cut one.
+
+    Raises:
+        FileExistsError: the file is there already; it belongs to somebody else.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.append(header)
+
+    def append(self, block: dict[str, Any]) -> None:
+        """Append one block.
+
+        Raises:
+            OSError: the disk is full, or the file system went away.
+        """
+        data = json.dumps(block, separators=(",", ":")).encode() + b"\n"
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def close(self) -> None:
+        """Close the file; appending afterwards is an error."""
+        os.close(self._descriptor)

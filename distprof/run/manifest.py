@@ -1,0 +1,105 @@
+"""`run.json`: what was launched, with which capture settings, and how each attempt ended."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distprof.run.directory import RunDirectory
+from distprof.run.files import read_json, write_json
+
+SCHEMA = "distprof.run.v1"
+
+
+class RunDirectoryError(Exception):
+    """The run directory cannot be used; the message says what to do instead."""
+
+
+@dataclass(slots=True)
+class Manifest:
+    """The manifest. `ended` holds how the launch ended: time, exit code, failures by global rank."""
+
+    run_id: str
+    command: list[str]
+    world_size: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    started_unix_ns: int = 0
+    ended: dict[str, Any] | None = None
+    schema: str = SCHEMA
+
+    def write(self, directory: RunDirectory) -> None:
+        """Write it to `directory`, atomically."""
+        write_json(directory.manifest, asdict(self))
+
+
+def read_manifest(directory: RunDirectory) -> Manifest:
+    """Read a run directory's manifest.
+
+    Raises:
+        RunDirectoryError: there is none, or it is not one of ours.
+    """
+    if not directory.manifest.is_file():
+        raise RunDirectoryError(
+            f"{directory.path} has no run.json, so it is no run directory. "
+            "Give the folder that `distprof launch` printed."
+        )
+    try:
+        value = read_json(directory.manifest)
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(str(error)) from error
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise RunDirectoryError(f"{directory.manifest} is not a distprof manifest ({SCHEMA}).")
+    known = {key: value[key] for key in Manifest.__slots__ if key in value}
+    try:
+        return Manifest(**known)
+    except TypeError as error:
+        raise RunDirectoryError(f"{directory.manifest} is incomplete: {error}.") from error
+
+
+def create_run(
+    path: Path,
+    *,
+    run_id: str | None,
+    command: list[str],
+    world_size: int | None,
+    config: dict[str, Any],
+    versions: dict[str, str],
+) -> tuple[RunDirectory, Manifest]:
+    """Create a run directory, or join the one that has the same run id (another node of the job).
+
+    Args:
+        path: where; it may exist if it is empty or belongs to the same run.
+        run_id: the job's id where the launcher has one that all nodes share, else None.
+        command: the command line as it was typed.
+        world_size: ranks of the whole job, where that is known beforehand.
+        config: capture settings.
+        versions: of what launches.
+
+    Raises:
+        RunDirectoryError: it holds something else; nothing is overwritten.
+    """
+    directory = RunDirectory(path)
+    if path.is_dir() and any(path.iterdir()):
+        if run_id is not None and directory.manifest.exists():
+            manifest = read_manifest(directory)
+            if manifest.run_id == run_id:
+                return directory, manifest
+        raise RunDirectoryError(f"{path} is not empty and belongs to another run. Choose another --run-dir.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        manifest = Manifest(
+            run_id=run_id or uuid.uuid4().hex,
+            command=command,
+            world_size=world_size,
+            config=config,
+            versions=versions,
+            started_unix_ns=time.time_ns(),
+        )
+        manifest.write(directory)
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be written ({error.strerror}). Choose another --run-dir.") from error
+    return directory, manifest

@@ -1,0 +1,171 @@
+"""The table of collectives: what the flight recorders of all ranks say, put into its place in each rank's run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from distprof.result import Group
+from distprof.trace.buckets import GRADIENT_DTYPES, Bucket, number_buckets
+from distprof.trace.gloo import join_spans
+from distprof.trace.intervals import innermost
+from distprof.trace.recordings import DdpFacts, Facts
+from distprof.trace.steps import outermost_backwards
+from distprof.trace.tables import COLLECTIVES, empty
+
+# Names of the backends' operations that mean one of torch's collectives; other names are kept as they are.
+# gloo does a reduce-scatter as an all-reduce and says so.
+KINDS = {
+    "_all_gather_base": "all_gather",
+    "_all_gather_oop": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "_reduce_scatter_oop": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_reduce_coalesced": "all_reduce",
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "all_reduce_barrier": "barrier",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+}
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+
+
+def with_kinds(entries: pl.DataFrame) -> pl.DataFrame:
+    """ENTRIES with a column `kind`: `gloo:all_reduce` and `nccl:all_reduce_coalesced` are both an `all_reduce`."""
+    operation = pl.col("op").str.strip_prefix("gloo:").str.replace(r"^(nccl|ucc|mpi|xccl):", "")
+    return entries.with_columns(kind=operation.replace(KINDS))
+
+
+def reductions(entries: pl.DataFrame) -> pl.DataFrame:
+    """`rank` and `created` of the collectives with which gradients are reduced."""
+    return entries.filter(pl.col("kind").is_in(_REDUCTIONS)).select("rank", "created")
+
+
+def build_collectives(
+    *,
+    entries: pl.DataFrame,
+    zones: pl.DataFrame,
+    steps: pl.DataFrame,
+    events: pl.DataFrame,
+    windows: pl.DataFrame,
+    facts: Mapping[int, Facts],
+) -> tuple[pl.DataFrame, list[Group]]:
+    """Put each collective into its group, step and zone, number DDP's buckets, and join gloo's spans.
+
+    Point-to-point operations are left out: they are numbered apart and belong to two ranks only.
+
+    Args:
+        entries: ENTRIES of all ranks, with their kinds.
+        zones, steps, windows: tables of all ranks.
+        events: KINETO_EVENTS of all ranks.
+        facts: of each rank.
+
+    Returns:
+        A COLLECTIVES table, and the process groups that its ids refer to.
+    """
+    groups, ids = _groups(entries, facts)
+    named = entries.rename({"group": "group_name"}).join(ids, on=["rank", "group_name"], how="left")
+    parts = [
+        _of_rank(
+            entries=of_rank.sort("record"),
+            training=zones.filter((pl.col("rank") == rank) & (pl.col("thread") == 0)),
+            steps=steps.filter(pl.col("rank") == rank),
+            events=events.filter(pl.col("rank") == rank),
+            windows=windows.filter(pl.col("rank") == rank),
+            models=facts[rank].ddp,
+        )
+        for (rank,), of_rank in named.partition_by("rank", as_dict=True).items()
+    ]
+    table = pl.concat([empty(COLLECTIVES), *parts])
+    return table.sort("rank", "created", "group", "seq"), groups
+
+
+def _of_rank(
+    *,
+    entries: pl.DataFrame,
+    training: pl.DataFrame,
+    steps: pl.DataFrame,
+    events: pl.DataFrame,
+    windows: pl.DataFrame,
+    models: list[DdpFacts],
+) -> pl.DataFrame:
+    started, ended = entries["started"].to_list(), entries["ended"].to_list()
+    for index, start, end in windows.select("window", "start", "end").iter_rows():
+        of_window = events.filter(pl.col("window") == index)
+        spans = of_window.select("start", "end", "finished").rows()
+        for entry, span in join_spans(entries, of_window, start, end).items():
+            begin, over, finished = spans[span]
+            started[entry] = begin
+            ended[entry] = over if finished else None
+    created = entries["created"].to_numpy()
+    zone = innermost(training["start"].to_numpy(), training["end"].to_numpy(), created)
+    step = innermost(steps["start"].to_numpy(), steps["end"].to_numpy(), created)
+    buckets = _buckets(entries, training, models)
+    return (
+        entries.with_columns(
+            started=pl.Series(started, dtype=pl.Int64),
+            ended=pl.Series(ended, dtype=pl.Int64),
+            zone=_gather(training["kind"], zone),
+            step=_gather(steps["step"], step),
+            model=pl.Series([bucket and bucket[0] for bucket in buckets], dtype=pl.String),
+            bucket=pl.Series([bucket and bucket[1] for bucket in buckets], dtype=pl.Int32),
+        )
+        .filter(~pl.col("p2p"))
+        .select(pl.col(name).cast(dtype) for name, dtype in COLLECTIVES.items())
+    )
+
+
+def _gather(values: pl.Series, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> pl.Series:
+    return values.gather(pl.Series([None if row < 0 else row for row in rows.tolist()], dtype=pl.UInt32))
+
+
+def _buckets(entries: pl.DataFrame, training: pl.DataFrame, models: list[DdpFacts]) -> list[Bucket | None]:
+    found: list[Bucket | None] = [None] * len(entries)
+    start, end = outermost_backwards(training)
+    if not models or not len(start):
+        return found
+    gradients = (
+        entries.with_row_index("row")
+        .with_columns(backward=pl.Series(innermost(start, end, entries["created"].to_numpy())))
+        .filter((pl.col("kind") == "all_reduce") & pl.col("dtype").is_in(GRADIENT_DTYPES) & (pl.col("backward") >= 0))
+    )
+    known: dict[tuple[tuple[int | None, ...], tuple[int, ...]], list[Bucket | None]] = {}
+    for backward in gradients.partition_by("backward", maintain_order=True):
+        sequence = tuple(backward["bytes"]), tuple(backward["group"])
+        if sequence not in known:
+            known[sequence] = number_buckets(*sequence, models)
+        for row, bucket in zip(backward["row"], known[sequence], strict=True):
+            found[row] = bucket
+    return found
+
+
+def _groups(entries: pl.DataFrame, facts: Mapping[int, Facts]) -> tuple[list[Group], pl.DataFrame]:
+    """All process groups, each once; and each rank's names for them in the order in which it made them (`made`)."""
+    groups: dict[tuple[str, tuple[int, ...]], Group] = {}
+    ids: dict[tuple[int, str], int] = {}
+
+    def add(name: str, desc: str | None, members: list[int]) -> int:
+        group = Group(id=len(groups), name=name, desc=desc, members=sorted(members))
+        return groups.setdefault((name, tuple(group.members)), group).id
+
+    for rank, of_rank in sorted(facts.items()):
+        for group in of_rank.groups:
+            ids[rank, group.name] = add(group.name, group.desc, group.ranks)
+    # Facts may be lost, or older than a group: then another member's facts tell, or else those that used the name.
+    nameless = [used for used in entries.select("rank", "group").unique().sort("rank").rows() if used not in ids]
+    for rank, name in nameless:
+        told = [group for group in groups.values() if group.name == name and rank in group.members]
+        members = [other for other, used in nameless if used == name]
+        ids[rank, name] = told[0].id if told else add(name, None, members)
+    rows = [(rank, name, number, made) for made, ((rank, name), number) in enumerate(ids.items())]
+    schema = {"rank": pl.Int32, "group_name": pl.String, "group": pl.Int32, "made": pl.Int32}
+    return list(groups.values()), pl.DataFrame(rows, schema=schema, orient="row")

@@ -1,0 +1,184 @@
+"""The step table: where the steps of each rank end, and which of them are not steady."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from distprof.trace.intervals import Times
+from distprof.trace.tables import STEPS, empty
+
+StepSource = Literal["user", "optimizer", "backward", "annotation", "none"]
+
+# Work of our own in the training thread that is longer than this disturbs the step that it falls into.
+LONG_OWN_NS = 1_000_000
+ANNOTATION = "ProfilerStep#"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """What one rank's steps are found in: zones of its training thread, creation times of its reductions, events."""
+
+    training: pl.DataFrame
+    reductions: Times
+    events: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """A rank's steps: their numbers, starts and ends, ascending."""
+
+    number: Times
+    start: Times
+    end: Times
+
+
+def build_steps(
+    zones: pl.DataFrame, reductions: pl.DataFrame, events: pl.DataFrame, windows: pl.DataFrame
+) -> tuple[StepSource, pl.DataFrame]:
+    """Cut the run of every rank into steps.
+
+    The boundary is the first of these that all ranks with zones have (or the most of them, should one have been cut off
+    before its first step): the user's mark; the return of the optimizer; the return of a backward that reduced
+    gradients. Step k is the k-th of its rank, since the ranks of a run begin together. Where no rank has any of them
+    torch's `ProfilerStep` annotations serve, with their own numbers. A step that is not steady on one rank is not
+    steady on any, since the others wait for it.
+
+    Args:
+        zones, events, windows: tables of all ranks; events may have more columns.
+        reductions: `rank` and `created` of each all-reduce and reduce-scatter.
+
+    Returns:
+        What the boundary is, and a STEPS table.
+    """
+    training = zones.filter(pl.col("thread") == 0)
+    annotations = events.filter((pl.col("cat") == "user_annotation") & pl.col("name").str.starts_with(ANNOTATION))
+    ranks = {
+        rank: _Rank(
+            training.filter(pl.col("rank") == rank),
+            reductions.filter(pl.col("rank") == rank)["created"].sort().to_numpy(),
+            annotations.filter(pl.col("rank") == rank),
+        )
+        for rank in sorted({*training["rank"], *annotations["rank"]})
+    }
+    in_zones: dict[StepSource, dict[int, _Cuts]] = {
+        "user": _find(_user_marks, ranks),
+        "optimizer": _find(_optimizer_returns, ranks),
+        "backward": _find(_reducing_backwards, ranks),
+    }
+    source = max(in_zones, key=lambda source: len(in_zones[source]))
+    found = in_zones[source]
+    if not found:
+        source, found = "annotation", _find(_annotations, ranks)
+    if not found:
+        return "none", empty(STEPS)
+    steps = pl.concat(_frame(rank, cuts, ranks[rank].training) for rank, cuts in found.items())
+    return source, _exclude(steps, training, windows)
+
+
+def _find(find: Callable[[_Rank], _Cuts], ranks: dict[int, _Rank]) -> dict[int, _Cuts]:
+    found = {number: find(rank) for number, rank in ranks.items()}
+    return {number: cuts for number, cuts in found.items() if len(cuts.end)}
+
+
+def outermost_backwards(training: pl.DataFrame) -> tuple[Times, Times]:
+    """Starts and ends of one rank's backward zones that lie in no other one, ascending."""
+    zones = training.filter(pl.col("kind") == "backward").sort("start", "end", descending=[False, True])
+    start, end = zones["start"].to_numpy(), zones["end"].to_numpy()
+    reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(end))[: len(end)]
+    outer = start >= reach
+    return start[outer], end[outer]
+
+
+def _from_boundaries(rank: _Rank, boundaries: Times) -> _Cuts:
+    end = np.unique(boundaries)
+    begin = rank.training["start"].sort().to_numpy()[:1]
+    return _Cuts(np.arange(len(end)), np.append(begin, end)[: len(end)], end)
+
+
+def _user_marks(rank: _Rank) -> _Cuts:
+    return _from_boundaries(rank, rank.training.filter(pl.col("kind") == "step")["end"].to_numpy())
+
+
+def _optimizer_returns(rank: _Rank) -> _Cuts:
+    """Optimizers that take turns share a step, which ends with the one that steps least often; one that takes over from
+    another, as in a new phase of the training, has steps of its own."""
+    zones = rank.training.filter(pl.col("kind") == "optimizer").sort("end")
+    returns = [zones_of_one["end"].to_numpy() for zones_of_one in zones.partition_by("name", maintain_order=True)]
+    boundaries = np.empty(0, dtype=np.int64)
+    for phase in _phases(returns):
+        # Of those that step equally often, the last within a period is the last to step for the first time.
+        boundaries = np.append(boundaries, min(phase, key=lambda ends: (len(ends), -ends[0])))
+    return _from_boundaries(rank, boundaries)
+
+
+def _phases(returns: list[Times]) -> list[list[Times]]:
+    """Group optimizers whose times from first to last return overlap; who returned only once has no such time."""
+    lasting = sorted((ends for ends in returns if len(ends) > 1), key=lambda ends: int(ends[0]))
+    if not lasting:
+        return [returns] if returns else []
+    phases: list[list[Times]] = []
+    over = -1
+    for ends in lasting:
+        if ends[0] > over:
+            phases.append([])
+        phases[-1].append(ends)
+        over = max(over, int(ends[-1]))
+    return phases
+
+
+def _reducing_backwards(rank: _Rank) -> _Cuts:
+    start, end = outermost_backwards(rank.training)
+    reduces = np.searchsorted(rank.reductions, start) < np.searchsorted(rank.reductions, end)
+    return _from_boundaries(rank, end[reduces])
+
+
+def _annotations(rank: _Rank) -> _Cuts:
+    number = pl.col("name").str.strip_prefix(ANNOTATION).str.to_integer(strict=False).alias("number")
+    steps = rank.events.with_columns(number).drop_nulls("number").unique("number", keep="first").sort("number")
+    return _Cuts(steps["number"].to_numpy(), steps["start"].to_numpy(), steps["end"].to_numpy())
+
+
+def _frame(rank: int, cuts: _Cuts, training: pl.DataFrame) -> pl.DataFrame:
+    _, ends = outermost_backwards(training)
+    backwards = np.searchsorted(ends, cuts.end, side="right") - np.searchsorted(ends, cuts.start, side="right")
+    return pl.DataFrame(
+        {
+            "rank": np.full(len(cuts.end), rank),
+            "step": cuts.number,
+            "start": cuts.start,
+            "end": cuts.end,
+            "backwards": backwards,
+            "excluded": pl.Series([None] * len(cuts.end), dtype=pl.String),
+        },
+        schema=STEPS,
+    )
+
+
+def _exclude(steps: pl.DataFrame, training: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    own = training.filter((pl.col("kind") == "own") & (pl.col("end") - pl.col("start") > LONG_OWN_NS))
+    # A window's edge disturbs like an own zone at that moment.
+    disturbances = pl.concat(
+        [
+            own.select("rank", "start", "end"),
+            windows.select("rank", "start", pl.col("start").alias("end") + 1),
+            windows.select("rank", pl.col("end").alias("start"), pl.col("end") + 1),
+        ]
+    )
+    touched = steps.join_where(
+        disturbances,
+        pl.col("rank") == pl.col("rank_right"),
+        pl.col("start") < pl.col("end_right"),
+        pl.col("end") > pl.col("start_right"),
+    )["step"].unique()
+    why = (
+        pl.when(pl.col("step") == 0)
+        .then(pl.lit("first"))
+        .when(pl.col("step").is_in(touched.implode()))
+        .then(pl.lit("export"))
+    )
+    return steps.with_columns(why.alias("excluded")).sort("rank", "step")

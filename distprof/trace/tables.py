@@ -1,0 +1,112 @@
+"""The tables that a run is read into: names, columns and dtypes.
+
+Times are integer nanoseconds since the Unix epoch, on the clock of the rank's own host until `clock`
+has aligned them. One frame of each kind holds all ranks. A null is 'not observed'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from distprof.result import Group
+
+# What a rank's own timeline consists of. `thread` is 0 for the training thread.
+#   kind: step (the user's mark, no duration) | data_loading (a loader's __next__ that gave a batch)
+#       | loader_end (one that ended the epoch) | loader_start (__iter__) | forward | backward | optimizer
+#       | gc | zone (the user's) | wait (Work.wait) | own (distprof's own work in the training thread)
+ZONES: dict[str, Any] = {
+    "rank": pl.Int32,
+    "kind": pl.String,
+    "name": pl.String,
+    "thread": pl.Int32,
+    "start": pl.Int64,
+    "end": pl.Int64,
+}
+
+# A step ends at its boundary and begins at the one before; step 0 begins where the training thread's
+# first zone does. `excluded` is None for a steady step, else why it is not: first | export.
+STEPS: dict[str, Any] = {
+    "rank": pl.Int32,
+    "step": pl.Int64,
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "backwards": pl.Int32,
+    "excluded": pl.String,
+}
+
+# One row per collective and rank. (group, seq) is the same on all members. `ended` and `started` are
+# null where the backend does not tell them. `zone` is the kind of the innermost of the training thread's
+# zones that it was created in, or null. `bucket` and `model` are set for DDP's gradient all-reduces.
+COLLECTIVES: dict[str, Any] = {
+    "rank": pl.Int32,
+    "group": pl.Int32,
+    "seq": pl.Int64,
+    "kind": pl.String,
+    "bytes": pl.Int64,
+    "dtype": pl.String,
+    "created": pl.Int64,
+    "started": pl.Int64,
+    "ended": pl.Int64,
+    "step": pl.Int64,
+    "zone": pl.String,
+    "model": pl.String,
+    "bucket": pl.Int32,
+}
+
+# Events of a Kineto window, in the order of their start. cat is Kineto's category. `leaf` is True for an operator that
+# computes: a `cpu_op` with a namespace (`aten::addmm`), the outermost of these on its thread, so that their union is
+# the time computed. What wraps others and may run Python in between (autograd's nodes, Python functions, steps,
+# annotations) is none, and neither is what enqueues or awaits a collective or contains an operator that does. The
+# innermost operators alone would not do: `aten::addmm` computes itself and calls `aten::expand` on the way.
+# `end` is where the event was cut if it was not over when the window closed.
+EVENTS: dict[str, Any] = {
+    "rank": pl.Int32,
+    "window": pl.Int32,
+    "cat": pl.String,
+    "name": pl.String,
+    "thread": pl.Int64,
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "leaf": pl.Boolean,
+}
+
+# A window as it was recorded on one rank: from Kineto's start to its stop.
+WINDOWS: dict[str, Any] = {
+    "rank": pl.Int32,
+    "window": pl.Int32,
+    "start": pl.Int64,
+    "end": pl.Int64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """A run as tables, for the analyses. See the module's constants for the columns.
+
+    Attributes:
+        ranks: the ranks that left something to analyse, ascending.
+        world_size: ranks of the job, present or not.
+        step_source: see `result.Steps.source`.
+        training_thread: rank -> the thread id by which `events` knows its training thread.
+        facts: rank -> the rank's facts file as it was read.
+    """
+
+    ranks: list[int]
+    world_size: int
+    step_source: str
+    groups: list[Group]
+    zones: pl.DataFrame
+    steps: pl.DataFrame
+    collectives: pl.DataFrame
+    events: pl.DataFrame
+    windows: pl.DataFrame
+    training_thread: dict[int, int]
+    facts: dict[int, dict[str, Any]]
+
+
+def empty(schema: dict[str, Any]) -> pl.DataFrame:
+    """An empty table of the given schema."""
+    return pl.DataFrame(schema=schema)

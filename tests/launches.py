@@ -1,0 +1,68 @@
+"""Starting real launches from tests. Each costs many CPU-seconds, so tests share them through session fixtures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch that has ended."""
+
+    run_dir: Path
+    returncode: int
+    stdout: str
+    stderr: str
+
+    def printed(self) -> list[dict[str, object]]:
+        """What the ranks printed as JSON objects, wherever it stands in the output (ranks share one line at times)."""
+        decoder = json.JSONDecoder()
+        found, position = [], self.stdout.find("{")
+        while position >= 0:
+            try:
+                value, end = decoder.raw_decode(self.stdout, position)
+            except json.JSONDecodeError:
+                end = position + 1
+            else:
+                found.append(value)
+            position = self.stdout.find("{", end)
+        return found
+
+    def slept_ms(self, rank: int) -> list[float]:
+        """What an example's rank said it really slept in each step."""
+        return next(list(row["slept_ms"]) for row in self.printed() if row.get("rank") == rank)  # type: ignore[call-overload]
+
+
+def launch(
+    run_dir: Path, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None, report: bool = False
+) -> Launched:
+    """`distprof launch` with these arguments, to its end; without the report unless the test looks at it."""
+    ours = ["--run-dir", str(run_dir), *([] if report else ["--no-report"])]
+    return _run([sys.executable, "-m", "distprof", "launch", *ours, *arguments], run_dir, env, cwd)
+
+
+def torchrun(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Launched:
+    """Plain torchrun with these arguments, to its end."""
+    return _run([sys.executable, "-m", "torch.distributed.run", *arguments], Path(), env, cwd)
+
+
+def _run(command: list[str], run_dir: Path, env: dict[str, str] | None, cwd: Path | None) -> Launched:
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    return Launched(run_dir=run_dir, returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)

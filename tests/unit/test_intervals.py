@@ -1,0 +1,166 @@
+"""Interval arithmetic against figures made by hand and against sets of integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distprof.trace import intervals
+from distprof.trace.intervals import Intervals
+
+A = intervals.union([[10, 20], [30, 50]])
+B = intervals.union([[15, 35], [40, 42], [50, 60]])
+
+rows = st.lists(st.tuples(st.integers(-30, 30), st.integers(-30, 30)), max_size=12)
+
+
+def points(a: Any) -> set[int]:
+    return {t for start, end in a for t in range(int(start), int(end))}
+
+
+def check(result: Intervals, expected: set[int]) -> None:
+    """The result is the expected set, in normal form."""
+    assert points(result) == expected
+    assert result.dtype == np.int64
+    assert result.shape == (len(result), 2)
+    assert (result[:, 0] < result[:, 1]).all()
+    assert (result[1:, 0] > result[:-1, 1]).all()
+
+
+def test_union_joins_what_overlaps_or_touches() -> None:
+    assert intervals.union([[30, 40], [5, 10], [8, 20]], [[20, 25], [50, 50], [70, 60]]).tolist() == [[5, 25], [30, 40]]
+
+
+def test_union_of_nothing() -> None:
+    assert intervals.union().shape == (0, 2)
+    assert intervals.union([], []).shape == (0, 2)
+
+
+def test_intersect() -> None:
+    assert intervals.intersect(A, B).tolist() == [[15, 20], [30, 35], [40, 42]]
+
+
+def test_subtract() -> None:
+    assert intervals.subtract(A, B).tolist() == [[10, 15], [35, 40], [42, 50]]
+    assert intervals.subtract(B, A).tolist() == [[20, 30], [50, 60]]
+
+
+def test_total() -> None:
+    assert intervals.total(A) == 30
+    assert intervals.total(intervals.EMPTY) == 0
+
+
+def test_clip() -> None:
+    assert intervals.clip(A, 12, 33).tolist() == [[12, 20], [30, 33]]
+    assert intervals.clip(A, 20, 30).tolist() == []
+    assert intervals.clip(A, 15, 15).tolist() == []
+    assert intervals.clip(A, 0, 100).tolist() == A.tolist()
+
+
+def test_contains_is_half_open() -> None:
+    assert intervals.contains(A, [9, 10, 19, 20, 30, 49, 50]).tolist() == [False, True, True, False, True, True, False]
+
+
+def test_covered() -> None:
+    assert intervals.covered(A, [0, 15, 20, 45], [100, 32, 30, 60]).tolist() == [30, 7, 0, 5]
+    assert int(intervals.covered(A, 0, 35)) == 15
+
+
+def test_partition_gives_each_time_to_the_first() -> None:
+    first, second, third = intervals.partition([A, B, intervals.union([[0, 100]])])
+    assert first.tolist() == A.tolist()
+    assert second.tolist() == [[20, 30], [50, 60]]
+    assert third.tolist() == [[0, 10], [60, 100]]
+
+
+def test_assign_adds_up_to_the_range() -> None:
+    # A step [0, 70): A has 30, B what A leaves of it (20), and 20 are left.
+    assert intervals.assign(0, 70, [A, B]).tolist() == [30, 20, 20]
+    # Two steps at once: [0, 32) has 10 + 2 of A and 10 of B, [32, 70) 18 of A and 10 of B.
+    assert intervals.assign([0, 32], [32, 70], [A, B]).tolist() == [[12, 10, 10], [18, 10, 10]]
+    assert intervals.assign(5, 9, []).tolist() == [4]
+
+
+def test_innermost() -> None:
+    # row 0 contains row 1 contains row 3; row 2 stands beside; row 4 is a mark without duration.
+    start = np.array([0, 10, 60, 20, 25])
+    end = np.array([50, 40, 80, 30, 25])
+    at = [-1, 0, 10, 20, 25, 30, 40, 50, 60, 79, 80]
+    assert intervals.innermost(start, end, at).tolist() == [-1, 0, 1, 3, 3, 1, 0, -1, 2, 2, -1]
+
+
+def test_innermost_of_twins_is_the_later_row() -> None:
+    assert intervals.innermost(np.array([0, 0]), np.array([9, 9]), [4]).tolist() == [1]
+
+
+def test_nanoseconds_since_1970_stay_exact() -> None:
+    now = 1_790_857_026_123_456_789
+    a = intervals.union([[now, now + 3]])
+    assert intervals.intersect(a, intervals.union([[now + 1, now + 9]])).tolist() == [[now + 1, now + 3]]
+    assert intervals.covered(a, now + 2, now + 5) == 1
+
+
+@given(rows, rows)
+def test_set_algebra(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    x, y = intervals.union(a), intervals.union(b)
+    check(x, points(a))
+    check(intervals.union(a, b), points(a) | points(b))
+    check(intervals.intersect(x, y), points(a) & points(b))
+    check(intervals.subtract(x, y), points(a) - points(b))
+    assert intervals.total(x) == len(points(a))
+
+
+@given(rows, st.integers(-40, 40), st.integers(0, 50))
+def test_ranges(a: list[tuple[int, int]], start: int, length: int) -> None:
+    x, end = intervals.union(a), start + length
+    inside = points(a) & set(range(start, end))
+    check(intervals.clip(x, start, end), inside)
+    assert intervals.covered(x, start, end) == len(inside)
+    assert points(a) == {t for t in range(-31, 31) if intervals.contains(x, t)}
+
+
+@given(st.lists(rows, max_size=4), st.integers(-40, 40), st.integers(0, 50))
+def test_assign_is_first_come_first_served(sets: list[list[tuple[int, int]]], start: int, length: int) -> None:
+    left = set(range(start, start + length))
+    expected = []
+    for a in sets:
+        expected.append(len(left & points(a)))
+        left -= points(a)
+    got = intervals.assign(start, start + length, [intervals.union(a) for a in sets])
+    assert got.tolist() == [*expected, len(left)]
+
+
+@given(st.data())
+def test_innermost_agrees_with_a_search(data: st.DataObject) -> None:
+    nested: list[tuple[int, int]] = []
+
+    def grow(start: int, end: int, depth: int) -> None:
+        cuts = sorted(data.draw(st.lists(st.integers(start, end), max_size=4, unique=True)))
+        for left, right in zip(cuts[::2], cuts[1::2], strict=False):
+            nested.append((left, right))
+            if depth:
+                grow(left, right, depth - 1)
+
+    grow(0, 40, 2)
+    order = data.draw(st.permutations(nested))
+    start = np.array([a for a, _ in order], dtype=np.int64)
+    end = np.array([b for _, b in order], dtype=np.int64)
+    found = intervals.innermost(start, end, np.arange(-1, 42))
+    for at, row in zip(range(-1, 42), found, strict=True):
+        lengths = [b - a for a, b in nested if a <= at < b]
+        assert (row == -1) == (not lengths)
+        if lengths:
+            assert start[row] <= at < end[row]
+            assert end[row] - start[row] == min(lengths)
+
+
+def test_large_sets() -> None:
+    count = 200_000
+    start = np.arange(count) * 10
+    a = intervals.union(np.stack([start, start + 4], axis=1))
+    b = intervals.union(np.stack([start + 2, start + 8], axis=1))
+    assert intervals.total(intervals.intersect(a, b)) == 2 * count
+    assert intervals.assign(0, 10 * count, [a, b]).tolist() == [4 * count, 4 * count, 2 * count]
