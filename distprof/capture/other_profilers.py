@@ -30,8 +30,8 @@ class OtherProfilers:
         self.active = False
         self.make_way: Callable[[int], None] | None = None
         for name in ("_prepare_profiler", "_enable_profiler"):
-            setattr(torch_profiler, name, self._watched(getattr(torch_profiler, name), begins=True))
-        torch_profiler._disable_profiler = self._watched(torch_profiler._disable_profiler, begins=False)
+            self._watch(name, begins=True)
+        self._watch("_disable_profiler", begins=False)
 
     @contextmanager
     def ours(self) -> Iterator[None]:
@@ -42,7 +42,9 @@ class OtherProfilers:
         finally:
             self._calls_are_ours = False
 
-    def _watched(self, original: Callable[..., Any], *, begins: bool) -> Callable[..., Any]:
+    def _watch(self, name: str, *, begins: bool) -> None:
+        original = getattr(torch_profiler, name)
+
         def watched(*args: Any, **kwargs: Any) -> Any:
             if not self._calls_are_ours:
                 self.active = begins
@@ -53,4 +55,4 @@ class OtherProfilers:
                         self._report("closing the window for the script's profiler", error)
             return original(*args, **kwargs)
 
-        return watched
+        setattr(torch_profiler, name, watched)

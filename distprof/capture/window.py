@@ -97,8 +97,8 @@ class Window:
         self._profiler = profiler
         row["start_unix_ns"] = time.time_ns()
         # Only between start and stop; a value with a backslash would make the whole trace unreadable.
-        torch.autograd._add_metadata_json("distributedInfo", json.dumps(self._identity))
-        torch.autograd._add_metadata_json("distprof", json.dumps({"window": row["index"], "first_step": boundary}))
+        torch._C._autograd._add_metadata_json("distributedInfo", json.dumps(self._identity))
+        torch._C._autograd._add_metadata_json("distprof", json.dumps({"window": row["index"], "first_step": boundary}))
         self._annotate(boundary)
 
     def _annotate(self, step: int) -> None:

@@ -119,10 +119,10 @@ def main(argv: list[str]) -> int:
 def _report(directory: RunDirectory) -> None:
     """Make the report; that it fails never changes how the launch ends."""
     try:
-        from distprof.cli.report import make_report
+        from distprof.report.make import make_report
 
         make_report(directory.path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # rich exits when the reader of a pipe is gone
         print(
             f"distprof: the report could not be made ({type(error).__name__}: {error}). "
             f"The recordings are in {directory.path}; try `distprof report {directory.path}`.",

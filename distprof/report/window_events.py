@@ -19,7 +19,7 @@ _KEPT = frozenset("Xstfi")
 class WindowEvent(msgspec.Struct, gc=False):
     """An event as it stands in the file: fields that are only passed on stay bytes."""
 
-    ph: str
+    ph: str = ""
     name: Raw | UnsetType = UNSET
     cat: Raw | UnsetType = UNSET
     pid: Raw | UnsetType = UNSET
@@ -39,10 +39,6 @@ class WindowTrace(msgspec.Struct):
     base: int = msgspec.field(name="baseTimeNanoseconds", default=0)
 
 
-class _ThreadName(msgspec.Struct):
-    name: str = ""
-
-
 def read_window(path: Path) -> WindowTrace:
     """Read a Kineto trace.
 
@@ -52,7 +48,8 @@ def read_window(path: Path) -> WindowTrace:
     """
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return msgspec.json.decode(data, type=WindowTrace)
+        data.decode()  # what stays bytes is checked to be JSON, but not to be UTF-8
+        return msgspec.json.decode(data, type=WindowTrace, strict=False)
     except (EOFError, gzip.BadGzipFile, zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name}: {error}") from error
 
@@ -98,10 +95,12 @@ def rebased(
 
 def thread_names(trace: WindowTrace) -> dict[tuple[str, str], str]:
     """What the trace calls its threads, by process and thread id."""
-    names = {}
+    names: dict[tuple[str, str], str] = {}
     for event in trace.events:
         if event.ph == "M" and _bytes(event.name) == b'"thread_name"' and isinstance(event.args, Raw):
-            names[thread_of(event)] = msgspec.json.decode(event.args, type=_ThreadName).name
+            args = msgspec.json.decode(event.args)
+            if isinstance(args, dict):
+                names[thread_of(event)] = str(args.get("name") or "")
     return names
 
 

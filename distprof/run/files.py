@@ -45,7 +45,14 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON, atomically."""
-    write_atomic(path, json.dumps(value, indent=1, default=str).encode() + b"\n")
+    write_atomic(path, _encode(value, indent=1) + b"\n")
+
+
+def _encode(value: Any, indent: int | None = None) -> bytes:
+    """JSON as valid UTF-8, whatever bytes a command line or an exception's text brought along."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    text = json.dumps(value, indent=indent, separators=separators, default=str, ensure_ascii=False)
+    return text.encode("utf-8", "replace")
 
 
 def read_json(path: Path) -> Any:
@@ -81,7 +88,7 @@ class Stream:
         Raises:
             OSError: the disk is full, or the file system went away.
         """
-        data = json.dumps(block, separators=(",", ":")).encode() + b"\n"
+        data = _encode(block) + b"\n"
         while data:
             data = data[os.write(self._descriptor, data) :]
 

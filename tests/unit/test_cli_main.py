@@ -49,7 +49,12 @@ def test_an_unknown_command_is_one_line(word: str, hint: str, capsys: pytest.Cap
 
 def test_everything_after_the_command_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr(report, "main", lambda argv: seen.append(argv) or 7)
+
+    def record(argv: list[str]) -> int:
+        seen.append(argv)
+        return 7
+
+    monkeypatch.setattr(report, "main", record)
     assert cli.main(["report", "--version", "--", "-h", "x"]) == 7
     assert seen == [["--version", "--", "-h", "x"]]
 

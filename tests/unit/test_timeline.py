@@ -47,12 +47,12 @@ def zones_of(rank: int) -> list[tuple[Any, ...]]:
 
 def collectives_of(rank: int) -> list[tuple[Any, ...]]:
     created = 200 if rank != 2 else LAST_OF_BUCKETS
-    buckets = [
+    rows: list[tuple[Any, ...]] = [
         (rank, 0, seq, "all_reduce", 4096, "Float", created + 5 * seq, None, ended, 0, "backward", "DDP#0", seq - 1)
         for seq, ended in ((1, 330), (2, 340 + rank))
     ]
     later = (rank, 0, 3, "all_reduce", 8, "Float", 420 + rank, None, None, 1, None, None, None)
-    rows = [*buckets, later]
+    rows.append(later)
     if rank != 1:  # one that rank 1 was not seen to join
         rows.append((rank, 0, 4, "all_gather", 8, None, 430, None, 440, 1, None, None, None))
     return [(*row[:6], BASE + row[6] * US, None, row[8] and BASE + row[8] * US, *row[9:]) for row in rows]
@@ -245,6 +245,22 @@ def test_unusable_events_and_broken_traces_are_left_out_and_told(run: Run) -> No
     assert not names & {"lost", "negative"}
     assert not [e for e in timeline["traceEvents"] if e["pid"] == 2 and e["name"] == "aten::mm"]
     assert len(timeline["otherData"]["unreadable"]) == 1 and "c.json" in timeline["otherData"]["unreadable"][0]
+
+
+def test_a_trace_that_is_not_utf8_is_left_out(run: Run) -> None:
+    path = run.trace_files[0][0]
+    path.write_bytes(path.read_bytes().replace(b"aten::mm", b"aten::\xff"))
+    assert len(written(run)["otherData"]["unreadable"]) == 2
+
+
+def test_a_full_disk_is_no_unreadable_trace(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("distprof.report.timeline._Output.emit", full)
+    with pytest.raises(OSError, match="No space left"):
+        written(run)
+    assert not (run.directory.path / "timeline.json.gz").exists()
 
 
 def test_offsets_of_the_clocks_are_subtracted_from_everything(run: Run) -> None:
