@@ -11,13 +11,19 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch.distributed as dist
+
 from distprof.capture.collectives import SCHEMA as COLLECTIVES_SCHEMA
 from distprof.capture.collectives import FlightRecorder, process_groups
-from distprof.capture.facts import Facts, ddp_buckets, ddp_facts, loader_facts
+from distprof.capture.conditions import Batches, ddp_buckets, ddp_facts, loader_facts, model_facts
+from distprof.capture.device_time import device_timer
+from distprof.capture.facts import Facts
 from distprof.capture.other_profilers import OtherProfilers
 from distprof.capture.window import Window
 from distprof.capture.zones import SCHEMA as ZONES_SCHEMA
@@ -25,45 +31,64 @@ from distprof.capture.zones import ZoneRecorder, now
 from distprof.run.config import CaptureConfig
 from distprof.run.directory import RunDirectory
 from distprof.run.files import Stream
-from distprof.run.identity import read_identity
+from distprof.run.identity import Identity, host_name, read_identity
+from distprof.run.secrets import mask_text
 
+_FIRST_FLUSH_S = 0.1  # a process that is killed early leaves something, too
 _FLUSH_EVERY_S = 1.0
 _STALLED_NS = 10_000_000_000
 _WORTH_A_ZONE_NS = 50_000
+_PLAIN_MODULES_AFTER_NS = 1_000_000_000
 _BOUNDARY_ORDER = ("backward", "optimizer", "user")
 
 
 class Agent:
     """What records in the one process that claimed its rank."""
 
-    def __init__(self, config: CaptureConfig, others: OtherProfilers) -> None:
-        """Claim the rank by creating its files.
+    def __init__(self, config: CaptureConfig, others: OtherProfilers, watch_plain_modules: Callable[[], None]) -> None:
+        """Claim the rank by creating its files; where another process has, this one's are kept apart.
+
+        Args:
+            config: capture settings.
+            others: watches for the script's own profilers.
+            watch_plain_modules: times forward of any module; called where the script has no DDP model.
 
         Raises:
-            FileExistsError: another process of this rank has claimed it.
             OSError: the run directory cannot be written.
             IdentityError: the environment names no valid rank.
         """
-        identity = read_identity(os.environ)
+        identity = _identity()
         files = RunDirectory(Path(config.run_dir)).rank(identity.attempt, identity.rank)
         files.folder.mkdir(exist_ok=True)
         header = {"rank": identity.rank, "pid": os.getpid()}
+        warnings = list(identity.warnings)
+        try:
+            stream = Stream(files.zones, {"schema": ZONES_SCHEMA, **header})
+        except FileExistsError:
+            files = files.kept_apart(host_name(), os.getpid())
+            stream = Stream(files.zones, {"schema": ZONES_SCHEMA, **header})
+            warnings.append(f"another process has recorded as rank {identity.rank}; these files are kept apart")
         self.rank = identity.rank
-        self.zones: ZoneRecorder | None = ZoneRecorder(Stream(files.zones, {"schema": ZONES_SCHEMA, **header}))
+        self.zones: ZoneRecorder | None = ZoneRecorder(stream)
+        self.zones.pulse = self._without_boundary
         self._collectives: FlightRecorder | None = FlightRecorder(
             Stream(files.collectives, {"schema": COLLECTIVES_SCHEMA, **header})
         )
-        self._window: Window | None = None
-        if config.wants_window(identity.rank):
-            self._window = Window(config, files, {"rank": identity.rank, "world_size": identity.world_size}, others)
+        self._window = Window(config, files, identity, others) if config.wants_window(identity.rank) else None
         self.facts = Facts(files, identity, config, self._window.activities if self._window else [])
-        self._models: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+        self._batches = Batches()
+        self.facts.set(batches=self._batches.facts)
+        self._ddp: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+        self._models: set[tuple[str, bool]] = set()
+        self._watch_plain_modules: Callable[[], None] | None = watch_plain_modules
         self._boundary = ("", "")
         self._boundaries = 0
-        self._last_boundary = now()
+        self._started = self._last_boundary = now()
         self._draining = threading.Lock()
         self._problems: set[str] = set()
         self._exception: str | None = None
+        for warning in warnings:
+            self._tell(warning)
         self.facts.write()
 
     def start(self) -> None:
@@ -72,20 +97,22 @@ class Agent:
         hook = sys.excepthook
 
         def excepthook(kind: Any, error: Any, traceback: Any) -> None:
-            self._exception = f"{kind.__name__}: {error}"
+            self._exception = mask_text(f"{kind.__name__}: {error}")
             hook(kind, error, traceback)
 
         sys.excepthook = excepthook
         threading.Thread(target=self._write_in_background, name="distprof-writer", daemon=True).start()
-        self._window_at_boundary()
+        self._window_does(lambda window: window.at_boundary(0))
 
     def problem(self, where: str, error: Exception) -> None:
         """Tell once that a part of the capture failed; the training goes on without it."""
-        if where in self._problems:
-            return
-        self._problems.add(where)
-        text = f"{where} failed and is left off: {type(error).__name__}: {error}"
-        print(f"distprof: rank {self.rank}: {text}. The training is not affected.", file=sys.stderr, flush=True)
+        if where not in self._problems:
+            self._problems.add(where)
+            text = mask_text(f"{where} failed and is left off: {type(error).__name__}: {error}")
+            self._tell(f"{text}. The training is not affected.")
+
+    def _tell(self, text: str) -> None:
+        print(f"distprof: rank {self.rank}: {text}", file=sys.stderr, flush=True)
         self.facts.add("problems", text)
 
     def boundary(self, kind: str, name: str) -> None:
@@ -96,26 +123,47 @@ class Agent:
                 return
             self._boundary = (kind, name)
             self._boundaries = 0
+            self._forwards_are_seen()
         self._boundaries += 1
+        self.facts.values["boundaries"] = self._boundaries
         begin = self._last_boundary = now()
-        done = self._window_at_boundary()
+        done = self._window_does(lambda window: window.at_boundary(self._boundaries))
         if self._collectives is not None and self._collectives.due(begin) and self._drain():
             done = done or "drain"
+        zones = self.zones
+        if zones is None:
+            return
+        zones.pulse = None
+        if zones.device is not None:
+            zones.device.collect()
         end = now()
-        if self.zones is not None and end - begin >= _WORTH_A_ZONE_NS:
-            self.zones.add(self.zones.zone("own", done or "boundary"), begin, end)
+        if end - begin >= _WORTH_A_ZONE_NS:
+            zones.add(zones.zone("own", done or "boundary"), begin, end)
 
-    def _window_at_boundary(self) -> str | None:
+    def _without_boundary(self, moment: int) -> None:
+        """What a script gets while it has shown no step boundary: by time, after its zones."""
+        waited = moment - self._started
+        if waited >= _PLAIN_MODULES_AFTER_NS:
+            self._forwards_are_seen()
+            self._window_does(lambda window: window.by_time(waited))
+
+    def _forwards_are_seen(self) -> None:
+        watch, self._watch_plain_modules = self._watch_plain_modules, None
+        if watch is not None and not self._models:
+            watch()
+
+    def _window_does(self, what: Callable[[Window], str | None]) -> str | None:
         if self._window is None:
             return None
+        window = self._window
         try:
-            done = self._window.at_boundary(self._boundaries)
+            done = what(window)
         except Exception as error:
             self.problem("recording a Kineto window", error)
-            done, self._window = "window", None
-        else:
-            if done is not None:
-                self.facts.set(windows=self._window.facts)
+            self._window = None
+            done = "window"
+        if done is not None:
+            self.facts.set(windows=window.facts)
         return done
 
     def _drain(self) -> bool:
@@ -127,7 +175,10 @@ class Agent:
             self.facts.add_groups(process_groups())
             recorder.drain(begin)
             recorder.charge(now() - begin)
-            self._learn_buckets()
+            for model, row in list(self._ddp.items()):
+                if row["bucket_bytes"] is None:
+                    row.update(ddp_buckets(model))
+            self.facts.set()
         except Exception as error:
             self.problem("reading the flight recorder", error)
             self._collectives = None
@@ -135,33 +186,49 @@ class Agent:
             self._draining.release()
         return True
 
-    def _learn_buckets(self) -> None:
-        for model, row in list(self._models.items()):
-            if row["bucket_bytes"] is None:
-                row.update(ddp_buckets(model))
-                self.facts.set()
-
     def saw_loader(self, name: str, loader: Any) -> None:
         """Note a data loader's settings, once."""
         if all(row["name"] != name for row in self.facts.values["loaders"]):
             self.facts.add("loaders", loader_facts(name, loader))
 
+    def saw_batch(self, batch: Any, moment: int) -> None:
+        """Note the size of a batch."""
+        samples, elements = self._batches.see(batch)
+        if self.zones is not None and elements:
+            self.zones.add_batch(moment, samples, elements)
+
+    def saw_model(self, name: str, model: Any) -> None:
+        """Note a model's state at its first forward in each mode."""
+        if (name, model.training) not in self._models:
+            self._models.add((name, model.training))
+            self.facts.add("models", model_facts(name, model))
+
     def saw_ddp(self, name: str, model: Any) -> None:
-        """Note a DDP model's settings."""
+        """Note a DDP model's settings, and that its device is the rank's."""
         row = ddp_facts(name, model)
-        self._models[model] = row
+        self._ddp[model] = row
         self.facts.add("ddp", row)
         self.facts.set(device=model.device_type)
+        if self.zones is not None and self.zones.device is None:
+            self.zones.device = device_timer(model.device_type)
+
+    def group_is_there(self) -> None:
+        """The default process group was made: it knows better than the environment which rank this is."""
+        if dist.get_rank() != self.rank and "identity" not in self._problems:
+            self._problems.add("identity")
+            self._tell(
+                f"the process group calls this rank {dist.get_rank()}; the recording keeps the number {self.rank}"
+            )
 
     def before_groups_vanish(self) -> None:
         """Read what vanishes with the process groups."""
         self._drain()
 
     def _write_in_background(self) -> None:
-        while True:
-            time.sleep(_FLUSH_EVERY_S)
-            if not self._write():
-                return
+        pause = _FIRST_FLUSH_S
+        while self._write():
+            time.sleep(pause)
+            pause = min(_FLUSH_EVERY_S, 2 * pause)
             if now() - self._last_boundary > _STALLED_NS:  # it may be killed before it comes to a boundary again
                 self._last_boundary = now()
                 self._drain()
@@ -183,26 +250,40 @@ class Agent:
 
     def finish(self) -> None:
         """Write all that is left: the process ends."""
-        if self._window is not None:
-            try:
-                self._window.finish()
-                self.facts.set(windows=self._window.facts)
-            except Exception as error:
-                self.problem("writing a Kineto trace", error)
+        self._window_does(Window.finish)
         self._drain()
-        cost = self._collectives
+        if self.zones is not None and self.zones.device is not None:
+            self.zones.device.collect()
         self._write()
-        zones = self.zones
+        zones, collectives = self.zones, self._collectives
         self.facts.set(
             status="finished",
+            boundary=self._boundary[0] or None,
             ended_unix_ns=time.time_ns(),
             exit={"reason": "exception" if self._exception else "ended", "exception": self._exception},
             own_cost={
                 "ns_per_zone": zones.ns_per_zone() if zones else None,
                 "zones": zones.count if zones else None,
-                "drain_s": cost.spent_ns / 1e9 if cost else None,
-                "drains": cost.drains if cost else None,
-                "lost_collectives": cost.lost if cost else None,
+                "drain_s": collectives.spent_ns / 1e9 if collectives else None,
+                "drains": collectives.drains if collectives else None,
+                "lost_collectives": collectives.lost if collectives else None,
             },
         )
         self._write()
+
+
+def _identity() -> Identity:
+    """Who this is: the process group knows best, where there is one already."""
+    identity = read_identity(os.environ)
+    if not dist.is_available() or not dist.is_initialized():
+        return identity
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if (rank, world_size) == (identity.rank, identity.world_size):
+        return identity
+    warnings = identity.warnings
+    if identity.launcher != "none":
+        warnings += (
+            f"the environment says rank {identity.rank} of {identity.world_size}, the process group rank {rank} of "
+            f"{world_size}; the process group was believed",
+        )
+    return replace(identity, rank=rank, world_size=world_size, warnings=warnings)

@@ -33,7 +33,7 @@ class zone(ContextDecorator):
     def __exit__(self, *_: object) -> None:
         start = self._starts.pop()
         process = _process()
-        recorder = process.recorder() if process is not None else None
+        recorder = process.recorder(training=False) if process is not None else None
         if recorder is not None:
             recorder.add(recorder.zone("zone", str(self.name)), start, now())
 

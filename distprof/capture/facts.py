@@ -6,10 +6,12 @@ import os
 import platform
 import threading
 import time
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from distprof.capture.conditions import host_facts
 from distprof.run.config import CaptureConfig
 from distprof.run.directory import RankFiles
 from distprof.run.files import write_json
@@ -43,13 +45,19 @@ class Facts:
             "started_unix_ns": time.time_ns(),
             "ended_unix_ns": None,
             "exit": None,
+            **host_facts(),
             "requested": activities if config.wants_window(identity.rank) else [],
             "windows": [],
             "groups": [],
             "ddp": [],
             "loaders": [],
+            "models": [],
+            "batches": [],
+            "schedule": asdict(config.schedule),
+            "boundary": None,
+            "boundaries": 0,
             "own_cost": None,
-            "problems": [],
+            "problems": list(identity.warnings),
         }
 
     def set(self, **values: Any) -> None:
@@ -81,46 +89,3 @@ class Facts:
             if self._dirty:
                 self._dirty = False
                 write_json(self._files.facts, self.values)
-
-
-def loader_facts(name: str, loader: Any) -> dict[str, Any]:
-    """Settings of a `DataLoader`, as constructed."""
-    return {
-        "name": name,
-        "dataset": type(loader.dataset).__name__,
-        "batch_size": loader.batch_size,
-        "num_workers": loader.num_workers,
-        "pin_memory": bool(loader.pin_memory),
-        "prefetch_factor": loader.prefetch_factor,
-        "persistent_workers": bool(loader.persistent_workers),
-    }
-
-
-def ddp_facts(name: str, model: Any) -> dict[str, Any]:
-    """Settings of a `DistributedDataParallel`, as constructed; its buckets are not known before they are rebuilt."""
-    return {
-        "name": name,
-        "module": type(model.module).__name__,
-        "bucket_cap_mb": model.bucket_bytes_cap / (1024 * 1024),
-        "bucket_bytes": None,
-        "params": None,
-        "find_unused_parameters": bool(model.find_unused_parameters),
-        "static_graph": bool(model.static_graph),
-        "gradient_as_bucket_view": bool(model.gradient_as_bucket_view),
-        "broadcast_buffers": bool(model.broadcast_buffers),
-    }
-
-
-def ddp_buckets(model: Any) -> dict[str, Any]:
-    """Bytes and parameters of each bucket after DDP rebuilt them; {} before that."""
-    logged = model._get_ddp_logging_data()
-    if not logged.get("has_rebuilt_buckets"):
-        return {}
-    names = model._build_debug_param_to_name_mapping(model._build_params_for_reducer()[0])
-    return {
-        "bucket_bytes": [int(size) for size in logged["rebuilt_bucket_sizes"].split(",")],
-        "params": [
-            [names[int(index)] for index in bucket.split()]
-            for bucket in logged["rebuilt_per_bucket_param_indices"].split(",")
-        ],
-    }

@@ -31,16 +31,17 @@ def install() -> None:
     """Put all wrappers in place. To be called once, right after torch was imported."""
     _wrap(DataLoader, "__iter__", _loader_start)
     _wrap(dataloader_module._BaseDataLoaderIter, "__next__", _data_loading)
-    _wrap(torch.autograd, "backward", _backward)
+    _wrap(torch.autograd, "backward", _backward_call)
     Optimizer.profile_hook_step = staticmethod(_wrapped_profile_hook_step(Optimizer.profile_hook_step))  # type: ignore[method-assign]
     _wrap(torch.amp.grad_scaler.GradScaler, "step", _scaler_step)
     gc.callbacks.append(_Collections())
+    _wrap(torch, "save", _checkpoint)
     if torch.distributed.is_available():
         from torch.distributed import distributed_c10d as c10d
         from torch.nn.parallel import DistributedDataParallel
 
         _wrap(DistributedDataParallel, "__init__", _ddp_init)
-        _wrap(DistributedDataParallel, "__call__", _ddp_call)
+        _wrap(DistributedDataParallel, "__call__", _model_call)
         _wrap(torch._C._distributed_c10d.Work, "wait", _work_wait)
         for name, make in (
             ("init_process_group", _init_process_group),
@@ -67,21 +68,26 @@ def _hide_from_dynamo(function: Function) -> None:
 class _Outermost:
     """A zone that is recorded for the outermost call on the training thread only."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self._inside = False
+    def __init__(self) -> None:
+        self.inside = False
 
-    def call(self, recorder: ZoneRecorder, name: str, function: Function, args: Any, kwargs: Any) -> Any:
-        """Call `function` inside the zone."""
-        if self._inside or threading.get_ident() != recorder.training_thread:
-            return function(*args, **kwargs)
-        self._inside = True
+    def call(self, recorder: ZoneRecorder, zone: int, function: Function, args: Any, kwargs: Any) -> Any:
+        """Call `function` inside the zone. To be called on the training thread, and not while inside."""
+        self.inside = True
+        device = recorder.device
         start = now()
+        mark = device.mark() if device is not None else None
         try:
             return function(*args, **kwargs)
         finally:
-            self._inside = False
-            recorder.add(recorder.zone(self.kind, name), start, now())
+            self.inside = False
+            recorder.add(zone, start, now())
+            if device is not None:
+                device.zone(zone, start, mark)
+
+    def skips(self, recorder: ZoneRecorder | None) -> bool:
+        """Whether a call is not the outermost one, or not to be recorded at all."""
+        return recorder is None or self.inside or threading.get_ident() != recorder.training_thread
 
 
 class _Names:
@@ -102,25 +108,36 @@ class _Names:
         return name
 
 
-_forward = _Outermost("forward")
-_backward_zone = _Outermost("backward")
-_optimizer = _Outermost("optimizer")
+_forward = _Outermost()
+_backward = _Outermost()
+_optimizer = _Outermost()
 _models = _Names()
 _optimizers = _Names()
 _loaders = _Names()
-_iterators: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+class _Iterator:
+    """What is known of a loader's iterator: its loader's name, and whether its workers are still starting."""
+
+    def __init__(self, name: str, workers: int) -> None:
+        self.name = name
+        self.starting = workers > 0
+
+
+_iterators: WeakKeyDictionary[Any, _Iterator] = WeakKeyDictionary()
+_unknown_loader = _Iterator("DataLoader", 0)
 
 
 def _loader_start(original: Function) -> Function:
     def __iter__(self: Any) -> Any:
-        recorder = process.recorder()
+        recorder = process.recorder(training=False)
         if recorder is None:
             return original(self)
         start = now()
         iterator = original(self)
         end = now()
         name = _loaders.of(self)
-        _iterators[iterator] = name
+        _iterators[iterator] = _Iterator(name, self.num_workers)
         process.tell(Agent.saw_loader, name, self)
         recorder.add(recorder.zone("loader_start", name), start, end)
         return iterator
@@ -130,17 +147,22 @@ def _loader_start(original: Function) -> Function:
 
 def _data_loading(original: Function) -> Function:
     def __next__(self: Any) -> Any:
-        recorder = process.recorder()
+        recorder = process.recorder(training=False)
         if recorder is None:
             return original(self)
+        iterator = _iterators.get(self, _unknown_loader)
         kind = "loader_end"
         start = now()
         try:
             batch = original(self)
-            kind = "data_loading"
-            return batch
+            kind = "loader_first" if iterator.starting else "data_loading"
         finally:
-            recorder.add(recorder.zone(kind, _iterators.get(self, "DataLoader")), start, now())
+            end = now()
+            iterator.starting = False
+            recorder.add(recorder.zone(kind, iterator.name), start, end)
+        if threading.get_ident() == recorder.training_thread:
+            process.tell(Agent.saw_batch, batch, end)
+        return batch
 
     return __next__
 
@@ -154,29 +176,36 @@ def _ddp_init(original: Function) -> Function:
     return __init__
 
 
-def _ddp_call(original: Function) -> Function:
+def _model_call(original: Function) -> Function:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_compiling():
+        if _forward.inside or _is_compiling():
             return original(self, *args, **kwargs)
         recorder = process.recorder()
-        if recorder is None:
+        if recorder is None or _forward.skips(recorder):
             return original(self, *args, **kwargs)
-        return _forward.call(recorder, _models.of(self), original, (self, *args), kwargs)
+        name = _models.of(self)
+        evaluates = not self.training and not torch.is_grad_enabled()
+        zone = recorder.zone("evaluation" if evaluates else "forward", name)
+        process.tell(Agent.saw_model, name, self)
+        return _forward.call(recorder, zone, original, (self, *args), kwargs)
 
     return __call__
 
 
-def _backward(original: Function) -> Function:
+def watch_plain_modules() -> None:
+    """Time the outermost call of any module; off under DDP, since it costs every inner module's call a little."""
+    _wrap(torch.nn.Module, "__call__", _model_call)
+
+
+def _backward_call(original: Function) -> Function:
     def backward(*args: Any, **kwargs: Any) -> Any:
         if _is_compiling():
             return original(*args, **kwargs)
         recorder = process.recorder()
-        if recorder is None:
+        if recorder is None or _backward.skips(recorder):
             return original(*args, **kwargs)
-        outermost = not _backward_zone._inside
-        result = _backward_zone.call(recorder, "backward", original, args, kwargs)
-        if outermost and threading.get_ident() == recorder.training_thread:
-            process.boundary("backward")
+        result = _backward.call(recorder, recorder.zone("backward", "backward"), original, args, kwargs)
+        process.boundary("backward")
         return result
 
     return backward
@@ -193,10 +222,7 @@ def _wrapped_profile_hook_step(original: Function) -> Function:
 
 def _optimizer_step(original: Function) -> Function:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = process.recorder()
-        if recorder is None:
-            return original(self, *args, **kwargs)
-        return _step_zone(recorder, self, original, (self, *args), kwargs)
+        return _step_zone(self, original, (self, *args), kwargs)
 
     _hide_from_dynamo(step)
     return step
@@ -204,25 +230,38 @@ def _optimizer_step(original: Function) -> Function:
 
 def _scaler_step(original: Function) -> Function:
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = process.recorder()
-        if recorder is None:
-            return original(self, optimizer, *args, **kwargs)
-        return _step_zone(recorder, optimizer, original, (self, optimizer, *args), kwargs)
+        return _step_zone(optimizer, original, (self, optimizer, *args), kwargs)
 
     return step
 
 
-def _step_zone(recorder: ZoneRecorder, optimizer: Any, function: Function, args: Any, kwargs: Any) -> Any:
-    outermost = not _optimizer._inside
-    result = _optimizer.call(recorder, _optimizers.of(optimizer), function, args, kwargs)
-    if outermost and threading.get_ident() == recorder.training_thread:
-        process.boundary("optimizer", _optimizers.of(optimizer))
+def _step_zone(optimizer: Any, function: Function, args: Any, kwargs: Any) -> Any:
+    recorder = process.recorder()
+    if recorder is None or _optimizer.skips(recorder):
+        return function(*args, **kwargs)
+    name = _optimizers.of(optimizer)
+    result = _optimizer.call(recorder, recorder.zone("optimizer", name), function, args, kwargs)
+    process.boundary("optimizer", name)
     return result
+
+
+def _checkpoint(original: Function) -> Function:
+    def save(*args: Any, **kwargs: Any) -> Any:
+        recorder = process.recorder_if_claimed()
+        if recorder is None:
+            return original(*args, **kwargs)
+        start = now()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.add(recorder.zone("checkpoint", "torch.save"), start, now())
+
+    return save
 
 
 def _work_wait(original: Function) -> Function:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = process.recorder()
+        recorder = process.recorder(training=False)
         if recorder is None:
             return original(self, *args, **kwargs)
         start = now()
@@ -238,6 +277,7 @@ def _init_process_group(original: Function) -> Function:
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         process.recorder()
+        process.tell(Agent.group_is_there)
         return result
 
     return init_process_group

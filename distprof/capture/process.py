@@ -18,6 +18,7 @@ from distprof.capture.agent import Agent
 from distprof.capture.other_profilers import OtherProfilers
 from distprof.capture.zones import ZoneRecorder
 from distprof.run.config import OWNER_VARIABLE, CaptureConfig
+from distprof.run.identity import IdentityError, read_identity
 
 
 class Process:
@@ -26,30 +27,38 @@ class Process:
     def __init__(self) -> None:
         self._config: CaptureConfig | None = None
         self._others: OtherProfilers | None = None
+        self._watch_plain_modules: Callable[[], None] = lambda: None
         self._agent: Agent | None = None
         self._decided = True
         self._claiming = threading.Lock()
 
-    def arm(self, config: CaptureConfig) -> None:
+    def arm(self, config: CaptureConfig, watch_plain_modules: Callable[[], None]) -> None:
         """From now on this process records as soon as it trains."""
+        self._watch_plain_modules = watch_plain_modules
         self._config = config
         self._others = OtherProfilers(self._problem)
         self._decided = False
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def recorder(self) -> ZoneRecorder | None:
-        """Where this process records its zones; None where it does not. The first call claims the rank."""
+    def recorder(self, *, training: bool = True) -> ZoneRecorder | None:
+        """Where this process records its zones; None where it does not.
+
+        The first call claims the rank. `training` False is for what other processes do as well: it claims only where
+        the launcher said which rank this is.
+        """
         if not self._decided:
-            self._claim()
+            self._claim(training)
         return self._agent.zones if self._agent is not None else None
 
     def recorder_if_claimed(self) -> ZoneRecorder | None:
         """The same, but never claims."""
         return self._agent.zones if self._agent is not None else None
 
-    def _claim(self) -> None:
+    def _claim(self, training: bool) -> None:
         with self._claiming:
             if self._decided or self._config is None or self._others is None:
+                return
+            if not training and not _launched():
                 return
             if torch.utils.data.get_worker_info() is not None:
                 return
@@ -57,7 +66,7 @@ class Process:
             if os.environ.setdefault(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
                 return
             try:
-                agent = Agent(self._config, self._others)
+                agent = Agent(self._config, self._others, self._watch_plain_modules)
                 agent.start()
                 self._agent = agent
             except Exception as error:
@@ -85,6 +94,13 @@ class Process:
                 agent.problem(what.__name__.replace("_", " "), error)
 
 
+def _launched() -> bool:
+    try:
+        return read_identity(os.environ).launcher != "none"
+    except IdentityError:
+        return True  # whoever claims says what is wrong
+
+
 process = Process()
 
 
@@ -98,5 +114,5 @@ def arm() -> None:
     if config is not None:
         from distprof.capture import hooks
 
-        process.arm(config)
+        process.arm(config, hooks.watch_plain_modules)
         hooks.install()

@@ -16,27 +16,37 @@ from torch.autograd import profiler as torch_profiler
 from distprof.capture.other_profilers import OtherProfilers
 from distprof.run.config import CaptureConfig
 from distprof.run.directory import RankFiles
+from distprof.run.identity import Identity
+
+# A script without step boundaries gets a window by time.
+_OPEN_BY_TIME_NS = 10_000_000_000
+_CLOSE_BY_TIME_NS = 12_000_000_000
+_NEVER = 1 << 62
+# Bytes of an uncompressed trace per event: 250 to 330 on CPU traces; what --record adds is not foreseen.
+_BYTES_PER_EVENT = 350
 
 
 class Window:
     """Opens and closes Kineto windows by the schedule, driven by the training thread.
 
     A window is opened at the boundary before its last warm-up step, so that what opening costs falls into the
-    warm-up, and closed and exported at the boundary after its last active step.
+    warm-up, and closed and exported at the boundary after its last active step. Where there is a second warm-up step,
+    that one is recorded and thrown away, to foresee the size of the trace.
 
     Attributes:
         facts: one row per window, for the rank's facts file.
+        activities: what is recorded.
     """
 
-    def __init__(
-        self, config: CaptureConfig, files: RankFiles, identity: dict[str, Any], others: OtherProfilers
-    ) -> None:
+    def __init__(self, config: CaptureConfig, files: RankFiles, identity: Identity, others: OtherProfilers) -> None:
         self._config = config
         self._files = files
         self._identity = identity
         self._profiler: Any = None
         self._annotation: Any = None
         self._close_at = 0
+        self._most_steps = _NEVER
+        self._probing = False
         self._thread = threading.get_ident()
         self._others = others
         others.make_way = self._make_way
@@ -49,27 +59,77 @@ class Window:
         Raises:
             OSError: the trace cannot be written.
         """
+        schedule = self._config.schedule
+        cycle = schedule.wait + schedule.warmup + schedule.active
+        index, position = divmod(boundary, cycle)
+        opens_at = schedule.wait + max(0, schedule.warmup - 1)
         done = None
-        if self._profiler is not None:
+        if self._probing:
+            self._end_probe()
+            done = "window probe"
+        elif self._profiler is not None:
             if boundary >= self._close_at:
                 self.close(None)
                 done = "window export"
             else:
                 self._annotate(boundary)
-        schedule = self._config.schedule
-        cycle = schedule.wait + schedule.warmup + schedule.active
-        index, position = divmod(boundary, cycle)
-        if (
-            self._profiler is None
-            and index < schedule.repeat
-            and position == schedule.wait + max(0, schedule.warmup - 1)
-        ):
-            self._close_at = (index + 1) * cycle
-            self._open(boundary)
-            done = done or "window open"
+        if self._profiler is not None or index >= schedule.repeat:
+            return done
+        if position == opens_at:
+            warm_up = min(1, schedule.warmup)
+            active = min(schedule.active, self._most_steps)
+            self._close_at = boundary + warm_up + active
+            row = self._open(boundary)
+            if row is not None and active < schedule.active:
+                row["reason"] = f"cut to {active} steps, since {schedule.active} would exceed --max-trace-mb"
+            return done or "window open"
+        if position == opens_at - 1 and schedule.warmup > 1 and self._config.max_trace_mb and not self._others.active:
+            self._probing = True
+            self._start()
+            return done or "window probe"
         return done
 
-    def _open(self, boundary: int) -> None:
+    def by_time(self, waited: int) -> str | None:
+        """Open and close a window without step boundaries; `waited` ns have passed since the start."""
+        if self._profiler is None and not self.facts and waited >= _OPEN_BY_TIME_NS:
+            self._close_at = _NEVER
+            self._open(0)
+            return "window open"
+        if self._profiler is not None and waited >= _CLOSE_BY_TIME_NS:
+            self.close("opened and closed by time, since no step boundary was found")
+            return "window export"
+        return None
+
+    def _start(self) -> None:
+        record = self._config.record
+        self._profiler = torch_profiler.profile(
+            use_cpu="cpu" in self.activities,
+            use_device=next((name for name in self.activities if name != "cpu"), None),
+            record_shapes="shapes" in record,
+            profile_memory="memory" in record,
+            with_stack="stacks" in record,
+            with_flops="flops" in record,
+            use_kineto=True,
+        )
+        with self._others.ours():
+            self._profiler.__enter__()
+
+    def _stop(self) -> Any:
+        self._end_annotation()
+        profiler, self._profiler = self._profiler, None
+        with self._others.ours():
+            profiler.__exit__(None, None, None)
+        return profiler
+
+    def _end_probe(self) -> None:
+        """Foresee how many steps the size limit admits, from the one that was recorded."""
+        self._probing = False
+        if self._profiler is None or self._config.max_trace_mb is None:
+            return
+        per_step = len(self._stop().kineto_results.events()) * _BYTES_PER_EVENT
+        self._most_steps = max(1, int(self._config.max_trace_mb * 1e6 / max(1, per_step)) - 1)
+
+    def _open(self, boundary: int) -> dict[str, Any] | None:
         row: dict[str, Any] = {
             "index": len(self.facts),
             "start_unix_ns": None,
@@ -81,25 +141,16 @@ class Window:
         self.facts.append(row)
         if self._others.active:
             row["reason"] = "not opened: the script's own profiler was active, and two at once crash or lose events"
-            return
-        record = self._config.record
-        profiler = torch_profiler.profile(
-            use_cpu="cpu" in self.activities,
-            use_device=next((name for name in self.activities if name != "cpu"), None),
-            record_shapes="shapes" in record,
-            profile_memory="memory" in record,
-            with_stack="stacks" in record,
-            with_flops="flops" in record,
-            use_kineto=True,
-        )
-        with self._others.ours():
-            profiler.__enter__()
-        self._profiler = profiler
+            return None
+        self._start()
         row["start_unix_ns"] = time.time_ns()
+        identity = {"rank": self._identity.rank, "world_size": self._identity.world_size}
+        ours = {"attempt": self._identity.attempt, "window": row["index"], "first_step": boundary}
         # Only between start and stop; a value with a backslash would make the whole trace unreadable.
-        torch._C._autograd._add_metadata_json("distributedInfo", json.dumps(self._identity))
-        torch._C._autograd._add_metadata_json("distprof", json.dumps({"window": row["index"], "first_step": boundary}))
+        torch._C._autograd._add_metadata_json("distributedInfo", json.dumps(identity))
+        torch._C._autograd._add_metadata_json("distprof", json.dumps(ours))
         self._annotate(boundary)
+        return row
 
     def _annotate(self, step: int) -> None:
         self._end_annotation()
@@ -119,14 +170,14 @@ class Window:
         """
         if self._profiler is None:
             return
+        if self._probing:
+            self._end_probe()
+            return
         row = self.facts[-1]
-        row["reason"] = reason
-        self._end_annotation()
+        row["reason"] = reason or row["reason"]
         row["end_unix_ns"] = time.time_ns()
         begin = time.monotonic()
-        profiler, self._profiler = self._profiler, None
-        with self._others.ours():
-            profiler.__exit__(None, None, None)
+        profiler = self._stop()
         row["stop_s"] = time.monotonic() - begin
         path = self._files.window(row["index"], compressed=False)
         if path.exists():
@@ -142,11 +193,14 @@ class Window:
             return
         if thread == self._thread:
             self.close("closed early: the script started a profiler of its own")
-        else:  # stopping or exporting ours from another thread would crash the process
-            self._profiler = self._annotation = None
+            return
+        # Stopping or exporting ours from another thread would crash the process.
+        self._profiler = self._annotation = None
+        if not self._probing:
             self.facts[-1]["reason"] = "given up: the script started a profiler on another thread"
+        self._probing = False
 
-    def finish(self) -> None:
+    def finish(self) -> str | None:
         """Close what is open and compress the traces.
 
         Raises:
@@ -157,6 +211,7 @@ class Window:
             plain = self._files.window(row["index"], compressed=False)
             if plain.exists():
                 _compress(plain, self._files.window(row["index"]))
+        return "window export" if self.facts else None
 
 
 def _compress(plain: Path, compressed: Path) -> None:

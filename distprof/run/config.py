@@ -60,6 +60,7 @@ class CaptureConfig:
     window_ranks: list[int] | None = None
     activities: list[str] | None = None
     record: list[str] = field(default_factory=list)
+    max_trace_mb: float | None = 200.0
 
     def to_environment(self) -> dict[str, str]:
         """The variables that carry it to the ranks."""

@@ -5,6 +5,7 @@
 <run>/attempt0/rank00003.zones.jsonl            its zones, the whole run
 <run>/attempt0/rank00003.collectives.jsonl      its flight recorder, the whole run
 <run>/attempt0/rank00003.window0.pt.trace.json.gz   its Kineto trace (`.json` until it is compressed)
+<run>/attempt0/rank00003-<host>-<pid>.*             another process that claimed the same rank
 <run>/report.json, report.html, timeline.json.gz
 """
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _RANK_FACTS = re.compile(r"^rank(\d{5,})\.json$")
+_APART = re.compile(r"^rank(\d{5,})-.+-\d+\.json$")
 _ATTEMPT = re.compile(r"^attempt(\d+)$")
 _WINDOW = re.compile(r"^rank(\d{5,})\.window(\d+)\.pt\.trace\.json(\.gz)?$")
 
@@ -25,10 +27,15 @@ class RankFiles:
 
     folder: Path
     rank: int
+    apart: str = ""
 
     @property
     def _stem(self) -> str:
-        return f"rank{self.rank:05d}"
+        return f"rank{self.rank:05d}{self.apart}"
+
+    def kept_apart(self, host: str, pid: int) -> RankFiles:
+        """Files of another process that took itself for the same rank; they are kept, and not analysed."""
+        return RankFiles(self.folder, self.rank, f"-{re.sub(r'[^A-Za-z0-9]', '-', host)}-{pid}")
 
     @property
     def facts(self) -> Path:
@@ -112,3 +119,9 @@ class RunDirectory:
             return []
         matches = (_RANK_FACTS.match(entry.name) for entry in folder.iterdir())
         return [RankFiles(folder, rank) for rank in sorted(int(match[1]) for match in matches if match)]
+
+    def kept_apart(self, attempt: int) -> dict[Path, int]:
+        """Facts of processes that took themselves for a rank that another one had claimed -> that rank."""
+        folder = self.attempt(attempt)
+        entries = sorted(folder.iterdir()) if folder.is_dir() else []
+        return {path: int(match[1]) for path in entries if (match := _APART.match(path.name))}

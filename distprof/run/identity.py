@@ -4,69 +4,129 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
 class IdentityError(ValueError):
-    """The environment names a rank that cannot be one."""
+    """The environment does not say which rank this is; the message names the variables and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A rank's place in its job."""
+    """A rank's place in its job.
+
+    Attributes:
+        rank: global rank, from 0.
+        local_rank: rank on its host; None where nobody says.
+        world_size: ranks of the job.
+        attempt: how often torchrun or the scheduler had started the job before.
+        launcher: who said so: torchrun, environment (RANK set by anybody else), openmpi, pmi, slurm or none.
+        warnings: contradictions, each with both sources and which of them was taken.
+    """
 
     rank: int
-    local_rank: int
+    local_rank: int | None
     world_size: int
     attempt: int
     launcher: str
+    warnings: tuple[str, ...] = ()
 
 
-# One mapping per launcher: property -> environment variable. The first whose `rank` is set applies.
-_TORCHRUN = {
-    "rank": "RANK",
-    "local_rank": "LOCAL_RANK",
-    "world_size": "WORLD_SIZE",
-    "attempt": "TORCHELASTIC_RESTART_COUNT",
-}
-_LAUNCHERS = {"torchrun": _TORCHRUN}
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a launcher says who a process is: the environment variable of each property."""
+
+    launcher: str
+    rank: str
+    world_size: str
+    local_rank: str
+    attempt: str | None = None
+
+    def set_in(self, environment: Mapping[str, str]) -> list[str]:
+        """`NAME=value` for each of its variables that is set, but for the attempt's."""
+        names = (self.rank, self.world_size, self.local_rank)
+        return [f"{name}={environment[name]}" for name in names if environment.get(name)]
+
+
+_TORCH = _Place("environment", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+_MPI = (
+    _Place("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    _Place("pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+)
+# The task count is the step's: SLURM_NTASKS is the job's, and a plain process in an allocation has it, too.
+_SLURM = _Place("slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+_STEPS = (*_MPI, _SLURM)  # inner ones first: mpirun starts its helpers as a SLURM step
+_TORCHRUN_SAYS = "TORCHELASTIC_RUN_ID"
+_ATTEMPTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
 def read_identity(environment: Mapping[str, str]) -> Identity:
     """Read the identity from `environment`; a process that no launcher started is a world of one.
 
+    torch's own variables come first. Inside an MPI or SLURM step, torchrun is one agent for several ranks and owes
+    the step nothing; variables that anybody else set are held against the step's.
+
     Raises:
-        IdentityError: a variable is not a number, or the rank does not fit the world size.
+        IdentityError: a rank is said by halves, is not a number, or does not fit its world size.
     """
-    for launcher, names in _LAUNCHERS.items():
-        if names["rank"] in environment:
-            values = {key: _number(environment, name) for key, name in names.items()}
-            rank = values["rank"] or 0
-            world_size = values["world_size"]
-            if world_size is None:
-                raise IdentityError(f"{names['rank']}={rank} is set but {names['world_size']} is not: set both.")
-            if not 0 <= rank < world_size:
-                raise IdentityError(f"{names['rank']}={rank} does not fit {names['world_size']}={world_size}.")
-            local_rank = values["local_rank"]
-            return Identity(
-                rank=rank,
-                local_rank=rank if local_rank is None else local_rank,
-                world_size=world_size,
-                attempt=values["attempt"] or 0,
-                launcher=launcher,
+    attempt = next((count for name in _ATTEMPTS if (count := _number(environment, name)) is not None), 0)
+    torch = _read(_TORCH, environment, attempt)
+    if torch is not None and environment.get(_TORCHRUN_SAYS):
+        return replace(torch, launcher="torchrun")
+    for place in _STEPS:
+        step = _read(place, environment, attempt)
+        if step is not None:
+            return _settle(torch, step, environment, place)
+    if torch is not None:
+        return torch
+    for place in (_TORCH, *_MPI):
+        if said := place.set_in(environment):
+            raise IdentityError(
+                f"{', '.join(said)} does not say which rank this is: set {place.rank} and {place.world_size}, or neither."
             )
-    return Identity(rank=0, local_rank=0, world_size=1, attempt=0, launcher="none")
+    return Identity(rank=0, local_rank=0, world_size=1, attempt=attempt, launcher="none")
+
+
+def _read(place: _Place, environment: Mapping[str, str], attempt: int) -> Identity | None:
+    """What a place says; None where rank or world size is not set."""
+    rank, world_size = _number(environment, place.rank), _number(environment, place.world_size)
+    if rank is None or world_size is None:
+        return None
+    if rank >= world_size:
+        raise IdentityError(
+            f"{place.rank}={rank} does not fit {place.world_size}={world_size}: ranks go from 0 to world size - 1."
+        )
+    return Identity(rank, _number(environment, place.local_rank), world_size, attempt, place.launcher)
+
+
+def _settle(torch: Identity | None, step: Identity, environment: Mapping[str, str], place: _Place) -> Identity:
+    """Which of torch's variables, set by hand in whole or in part, and the step's variables to take."""
+    rank, world_size = _number(environment, _TORCH.rank), _number(environment, _TORCH.world_size)
+    same_size, same_rank = world_size in (None, step.world_size), rank in (None, step.rank)
+    if torch is None:
+        taken, agree = step, same_size and same_rank
+    elif torch.world_size < step.world_size:  # every task of the step may have been given the same rank
+        taken, agree = step, False
+    else:  # a world that is larger than the step: a launcher per task
+        taken, agree = torch, same_rank or not same_size
+        if same_rank and same_size and torch.local_rank is None:
+            taken = replace(torch, local_rank=step.local_rank)
+    if agree:
+        return taken
+    ours, theirs = ", ".join(_TORCH.set_in(environment)), ", ".join(place.set_in(environment))
+    warning = f"{ours} and {theirs} contradict each other; rank {taken.rank} of {taken.world_size} was taken"
+    return replace(taken, warnings=(warning,))
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name)
-    if text is None:
+    """The number that a variable holds; None where it is not set, or empty."""
+    text = environment.get(name, "").strip()
+    if not text:
         return None
-    try:
-        return int(text)
-    except ValueError:
-        raise IdentityError(f"{name}={text!r} is not a number: the launcher must set it to one.") from None
+    if not text.isdecimal():
+        raise IdentityError(f"{name}={text!r} is not a number from 0 on: set it to one, or unset it.")
+    return int(text)
 
 
 def host_name() -> str:

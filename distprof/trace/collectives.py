@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import polars as pl
 
 from distprof.result import Group
 from distprof.trace.buckets import GRADIENT_DTYPES, Bucket, number_buckets
 from distprof.trace.gloo import join_spans
-from distprof.trace.intervals import innermost
+from distprof.trace.intervals import Times, innermost
 from distprof.trace.recordings import DdpFacts, Facts
 from distprof.trace.steps import outermost_backwards
 from distprof.trace.tables import COLLECTIVES, empty
@@ -101,9 +100,8 @@ def _of_rank(
     started, ended = entries["started"].to_list(), entries["ended"].to_list()
     for index, start, end in windows.select("window", "start", "end").iter_rows():
         of_window = events.filter(pl.col("window") == index)
-        spans = of_window.select("start", "end", "finished").rows()
         for entry, span in join_spans(entries, of_window, start, end).items():
-            begin, over, finished = spans[span]
+            begin, over, finished = of_window.select("start", "end", "finished").row(span)
             started[entry] = begin
             ended[entry] = over if finished else None
     created = entries["created"].to_numpy()
@@ -124,8 +122,8 @@ def _of_rank(
     )
 
 
-def _gather(values: pl.Series, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> pl.Series:
-    return values.gather(pl.Series([None if row < 0 else row for row in rows.tolist()], dtype=pl.UInt32))
+def _gather(values: pl.Series, rows: Times) -> pl.Series:
+    return values.gather(pl.Series(rows).replace(-1, None).cast(pl.UInt32))
 
 
 def _buckets(entries: pl.DataFrame, training: pl.DataFrame, models: list[DdpFacts]) -> list[Bucket | None]:
@@ -139,11 +137,12 @@ def _buckets(entries: pl.DataFrame, training: pl.DataFrame, models: list[DdpFact
         .filter((pl.col("kind") == "all_reduce") & pl.col("dtype").is_in(GRADIENT_DTYPES) & (pl.col("backward") >= 0))
     )
     known: dict[tuple[tuple[int | None, ...], tuple[int, ...]], list[Bucket | None]] = {}
-    for backward in gradients.partition_by("backward", maintain_order=True):
-        sequence = tuple(backward["bytes"]), tuple(backward["group"])
+    by_backward = gradients.group_by("backward", maintain_order=True).agg("row", "bytes", "group")
+    for rows, sizes, groups in by_backward.select("row", "bytes", "group").iter_rows():
+        sequence = tuple(sizes), tuple(groups)
         if sequence not in known:
             known[sequence] = number_buckets(*sequence, models)
-        for row, bucket in zip(backward["row"], known[sequence], strict=True):
+        for row, bucket in zip(rows, known[sequence], strict=True):
             found[row] = bucket
     return found
 

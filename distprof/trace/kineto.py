@@ -143,8 +143,9 @@ def _decode(data: bytes, shape: type[Shape], path: Path, rank: int) -> Shape:
         return msgspec.json.decode(data, type=shape, strict=False)
     except msgspec.DecodeError as error:
         match = re.search(r"byte \d+|\$[^`]*", str(error))
+        place = match[0] if match else f"byte {len(data)}" if "truncated" in str(error) else None
         text = f"it is no whole Kineto trace ({error}); its rank is analysed without this window"
-        raise RecordingError(rank, path, match[0] if match else f"byte {len(data)}", text) from error
+        raise RecordingError(rank, path, place, text) from error
 
 
 def _nanoseconds(microseconds: npt.NDArray[np.float64]) -> Times:

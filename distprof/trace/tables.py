@@ -13,7 +13,8 @@ import polars as pl
 
 from distprof.result import Group
 
-# What a rank's own timeline consists of. `thread` is 0 for the training thread.
+# What a rank's own timeline consists of. `thread` is 0 for the training thread. In the order of their start; a zone
+# comes before those inside it.
 #   kind: step (the user's mark, no duration) | data_loading (a loader's __next__ that gave a batch)
 #       | loader_end (one that ended the epoch) | loader_start (__iter__) | forward | backward | optimizer
 #       | gc | zone (the user's) | wait (Work.wait) | own (distprof's own work in the training thread)
@@ -27,7 +28,9 @@ ZONES: dict[str, Any] = {
 }
 
 # A step ends at its boundary and begins at the one before; step 0 begins where the training thread's
-# first zone does. `excluded` is None for a steady step, else why it is not: first | export.
+# first zone does. Step k of one rank is step k of all. `backwards` is how many backward passes ended in it. `excluded`
+# is None for a steady step, else why it is not: first | export (a window's edge, or work of distprof's own of more than
+# 1 ms, on any rank); it is the same on all ranks.
 STEPS: dict[str, Any] = {
     "rank": pl.Int32,
     "step": pl.Int64,
@@ -37,9 +40,10 @@ STEPS: dict[str, Any] = {
     "excluded": pl.String,
 }
 
-# One row per collective and rank. (group, seq) is the same on all members. `ended` and `started` are
-# null where the backend does not tell them. `zone` is the kind of the innermost of the training thread's
-# zones that it was created in, or null. `bucket` and `model` are set for DDP's gradient all-reduces.
+# One row per collective and rank, in the order of creation. (group, seq) is the same on all members. `ended` and
+# `started` are null where neither the backend nor a Kineto window tells them for certain. `step` is null out of step.
+# `zone` is the kind of the innermost of the training thread's zones that it was created in, or null. `bucket` and
+# `model` are set for DDP's gradient all-reduces, where sizes leave no doubt.
 COLLECTIVES: dict[str, Any] = {
     "rank": pl.Int32,
     "group": pl.Int32,

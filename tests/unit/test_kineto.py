@@ -65,8 +65,9 @@ def test_every_nanosecond_below_three_months_is_kept(path: Path) -> None:
 
 @pytest.mark.parametrize("quote", ["", '"'])
 def test_more_digits_than_a_float_holds(path: Path, quote: str) -> None:
-    event = f'{{"ph":"X","cat":"cpu_op","name":"a","tid":1,"ts":{quote}1790857026123456.789{quote},"dur":{quote}2.5{quote}}}'
-    path.write_text(f'{{"traceEvents": [{{"ph": "M", "name": "process_name"}}, {event}]}}')
+    times = f'"ts": {quote}1790857026123456.789{quote}, "dur": {quote}2.5{quote}'
+    metadata = '{"ph": "M", "name": "process_name"}'
+    path.write_text(f'{{"traceEvents": [{metadata}, {{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1, {times}}}]}}')
     table, _ = read_kineto(path, 2, 0)
     assert table.select("start", "end").row(0) == (1_790_857_026_123_456_789, 1_790_857_026_123_459_289)
 
@@ -145,7 +146,7 @@ def test_a_trace_without_events(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "says"),
     [
-        ('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 2, "tid": 3}', "byte 69", "truncated"),
+        ('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 2, "tid": 3}', "byte 70", "truncated"),
         ('{"traceEvents": [{"ph": "X", "name": NaN}]}', "byte 37", "malformed"),
         ('{"traceEvents": [{"ph": "X", "ts": "soon"}]}', "$.traceEvents[0].ts", "no whole Kineto trace"),
         ('{"schemaVersion": 1}', None, "traceEvents"),
@@ -153,7 +154,7 @@ def test_a_trace_without_events(path: Path) -> None:
         ('{"distributedInfo": {"rank": 1}, "traceEvents": []}', "$.distributedInfo.rank", "recorded by rank 1"),
     ],
 )
-def test_a_broken_trace_is_an_error_with_file_and_place(path: Path, text: str, place: str, says: str) -> None:
+def test_a_broken_trace_is_an_error_with_file_and_place(path: Path, text: str, place: str | None, says: str) -> None:
     path.write_text(text)
     with pytest.raises(RecordingError) as caught:
         read_kineto(path, 2, 0)

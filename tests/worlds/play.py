@@ -155,6 +155,7 @@ class Rank:
     boundaries: list[int] = field(default_factory=list)
     begin: int = 0
     end: int = 0
+    first_zone: int | None = None
 
     @property
     def training_thread(self) -> int:
@@ -163,7 +164,7 @@ class Rank:
 
     def step_at(self, time: int) -> int | None:
         """The step that a time falls into."""
-        if not self.zones or time < min(zone.start for zone in self.zones):
+        if self.first_zone is None or time < self.first_zone:
             return None
         step = bisect.bisect_right(self.boundaries, time)
         return step if step < len(self.boundaries) else None
@@ -219,6 +220,7 @@ class _Player:
         self._jitter = random.Random(f"{world.seed} {number}")
         self._now = BEGIN + number * 50_000
         self._kinds: list[str] = []
+        self._last_end: dict[str, int] = {}
         self._unawaited: list[Work] = []
         self._opened: int | None = None
         self._events: list[Event] = []
@@ -235,7 +237,7 @@ class _Player:
             begin = self._now
             yield from self._run(program)
             kind = "step" if world.source == "user" else world.source
-            self.rank.boundaries.append(max(zone.end for zone in self.rank.zones if zone.kind == kind))
+            self.rank.boundaries.append(self._last_end[kind])
             if self._opened is not None:
                 self._event("user_annotation", f"ProfilerStep#{step}", begin, self._now)
         self._open_and_close(world.steps)
@@ -257,7 +259,13 @@ class _Player:
     def _pass(self, ms: float, own: str) -> None:
         start = self._now
         self._now += round(ms * MS)
-        self.rank.zones.append(Span("own", own, start, self._now))
+        self._record("own", own, start)
+
+    def _record(self, kind: str, name: str, start: int) -> None:
+        """A zone ends now."""
+        self.rank.zones.append(Span(kind, name, start, self._now))
+        self._last_end[kind] = self._now
+        self.rank.first_zone = min(start, self.rank.first_zone or start)
 
     def _run(self, segments: Sequence[Segment]) -> Iterator[Work]:
         for segment in segments:
@@ -272,7 +280,7 @@ class _Player:
                 self._kinds.append(segment.kind)
                 yield from self._run(segment.body)
                 self._kinds.pop()
-                self.rank.zones.append(Span(segment.kind, segment.name, start, self._now))
+                self._record(segment.kind, segment.name, start)
                 if segment.kind in _ANNOTATIONS:
                     self._event("user_annotation", _ANNOTATIONS[segment.kind], start, self._now)
             elif isinstance(segment, Collective):
@@ -312,7 +320,7 @@ class _Player:
             assert work.ended is not None
             self._now = max(self._now, work.ended + _WAKE)
         if zone:
-            self.rank.zones.append(Span("wait", "Work.wait", start, self._now))
+            self._record("wait", "Work.wait", start)
 
     def _event(self, cat: str, name: str, start: int, end: int, *, leaf: bool = False) -> None:
         if self._opened is not None and start >= self._opened:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import polars as pl
@@ -165,12 +166,12 @@ def _steps(world: World, ranks: list[Rank]) -> list[tuple[Any, ...]]:
         disturbed |= {rank.step_at(time) for window in rank.windows for time in (window.start, window.end)}
     rows = []
     for rank in ranks:
-        begin = min(zone.start for zone in rank.zones)
-        backwards = [rank.step_at(zone.end - 1) for zone in rank.zones if zone.kind == "backward"]
+        begin = rank.first_zone or 0
+        backwards = Counter(rank.step_at(zone.end - 1) for zone in rank.zones if zone.kind == "backward")
         for step, end in enumerate(rank.boundaries):
             why = "first" if step == 0 else "export" if step in disturbed else None
             times = (local(world, rank, begin), local(world, rank, end))
-            rows.append((rank.number, step, *times, backwards.count(step), why))
+            rows.append((rank.number, step, *times, backwards[step], why))
             begin = end
     return rows
 
