@@ -41,10 +41,9 @@ class _Place:
     rank: str
     world_size: str
     local_rank: str
-    attempt: str | None = None
 
     def set_in(self, environment: Mapping[str, str]) -> list[str]:
-        """`NAME=value` for each of its variables that is set, but for the attempt's."""
+        """`NAME=value` for each of its variables that is set."""
         names = (self.rank, self.world_size, self.local_rank)
         return [f"{name}={environment[name]}" for name in names if environment.get(name)]
 
@@ -74,17 +73,15 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
     torch = _read(_TORCH, environment, attempt)
     if torch is not None and environment.get(_TORCHRUN_SAYS):
         return replace(torch, launcher="torchrun")
-    for place in _STEPS:
-        step = _read(place, environment, attempt)
-        if step is not None:
-            return _settle(torch, step, environment, place)
+    steps = {place: step for place in _STEPS if (step := _read(place, environment, attempt)) is not None}
+    if steps:
+        return _settle(torch, steps, environment)
     if torch is not None:
         return torch
     for place in (_TORCH, *_MPI):
         if said := place.set_in(environment):
-            raise IdentityError(
-                f"{', '.join(said)} does not say which rank this is: set {place.rank} and {place.world_size}, or neither."
-            )
+            remedy = f"set {place.rank} and {place.world_size}, or neither."
+            raise IdentityError(f"{', '.join(said)} does not say which rank this is: {remedy}")
     return Identity(rank=0, local_rank=0, world_size=1, attempt=attempt, launcher="none")
 
 
@@ -100,22 +97,25 @@ def _read(place: _Place, environment: Mapping[str, str], attempt: int) -> Identi
     return Identity(rank, _number(environment, place.local_rank), world_size, attempt, place.launcher)
 
 
-def _settle(torch: Identity | None, step: Identity, environment: Mapping[str, str], place: _Place) -> Identity:
-    """Which of torch's variables, set by hand in whole or in part, and the step's variables to take."""
+def _settle(torch: Identity | None, steps: Mapping[_Place, Identity], environment: Mapping[str, str]) -> Identity:
+    """Whom to believe: the innermost step, or torch's variables, which somebody set by hand in whole or in part."""
+    place, step = next(iter(steps.items()))
     rank, world_size = _number(environment, _TORCH.rank), _number(environment, _TORCH.world_size)
-    same_size, same_rank = world_size in (None, step.world_size), rank in (None, step.rank)
+    same_rank, same_size = rank in (None, step.rank), world_size in (None, step.world_size)
     if torch is None:
-        taken, agree = step, same_size and same_rank
-    elif torch.world_size < step.world_size:  # every task of the step may have been given the same rank
+        taken, agree = step, same_rank and same_size
+    elif torch.world_size < step.world_size:  # the same rank may have been set for every task of the step
         taken, agree = step, False
-    else:  # a world that is larger than the step: a launcher per task
+    else:  # a world that is larger than the step has a launcher in each task
         taken, agree = torch, same_rank or not same_size
-        if same_rank and same_size and torch.local_rank is None:
-            taken = replace(torch, local_rank=step.local_rank)
+    if taken.local_rank is None:
+        same = [other for other in steps.values() if (other.rank, other.world_size) == (taken.rank, taken.world_size)]
+        taken = replace(taken, local_rank=next((o.local_rank for o in same if o.local_rank is not None), None))
     if agree:
         return taken
-    ours, theirs = ", ".join(_TORCH.set_in(environment)), ", ".join(place.set_in(environment))
-    warning = f"{ours} and {theirs} contradict each other; rank {taken.rank} of {taken.world_size} was taken"
+    by_hand, by_step = ", ".join(_TORCH.set_in(environment)), ", ".join(place.set_in(environment))
+    source = _TORCH.rank if taken.launcher == _TORCH.launcher else place.rank
+    warning = f"{by_hand} contradicts {by_step}: taken was rank {taken.rank} of {taken.world_size}, by {source}"
     return replace(taken, warnings=(warning,))
 
 

@@ -15,9 +15,9 @@ from distprof.run.manifest import Manifest, RunDirectoryError, read_manifest
 from distprof.trace.collectives import build_collectives, reductions, with_kinds
 from distprof.trace.kineto import KINETO_EVENTS, read_kineto
 from distprof.trace.notes import Note, RecordingError
-from distprof.trace.recordings import ENTRIES, Facts, read_collectives, read_facts, read_zones
-from distprof.trace.steps import build_steps
-from distprof.trace.tables import EVENTS, WINDOWS, ZONES, Tables, empty
+from distprof.trace.recordings import ENTRIES, Facts, Timeline, read_collectives, read_facts, read_zones
+from distprof.trace.steps import build_steps, in_steps
+from distprof.trace.tables import BATCHES, DEVICE_ZONES, EVENTS, WINDOWS, ZONES, Tables, empty
 
 Value = TypeVar("Value")
 
@@ -62,7 +62,7 @@ def load(path: str | Path) -> Run:
     files = directory.ranks(attempt)
     ranks = [_read_rank(of_rank) for of_rank in files]
     facts = {rank.number: Facts.of(rank.facts) for rank in ranks}
-    zones = pl.concat([empty(ZONES), *(rank.zones for rank in ranks)])
+    zones = pl.concat([empty(ZONES), *(rank.timeline.zones for rank in ranks)])
     entries = with_kinds(pl.concat([empty(ENTRIES), *(rank.entries for rank in ranks)]))
     events = pl.concat([empty(KINETO_EVENTS), *(rank.events for rank in ranks)])
     windows = _windows(facts, events)
@@ -86,6 +86,8 @@ def load(path: str | Path) -> Run:
             rank: of_rank.training_thread for rank, of_rank in facts.items() if of_rank.training_thread is not None
         },
         facts={rank.number: rank.facts for rank in ranks if rank.facts},
+        batches=in_steps(pl.concat([empty(BATCHES), *(rank.timeline.batches for rank in ranks)]), steps),
+        device_zones=pl.concat([empty(DEVICE_ZONES), *(rank.timeline.device_zones for rank in ranks)]),
     )
     return Run(
         directory=directory,
@@ -93,7 +95,7 @@ def load(path: str | Path) -> Run:
         attempt=attempt,
         attempts=attempts,
         tables=tables,
-        notes=[note for rank in ranks for note in rank.notes],
+        notes=[*(note for rank in ranks for note in rank.notes), *_kept_apart(directory, attempt)],
         trace_files={of_rank.rank: traces for of_rank in files if (traces := of_rank.windows())},
     )
 
@@ -104,14 +106,14 @@ class _Rank:
 
     number: int
     facts: dict[str, Any]
-    zones: pl.DataFrame
+    timeline: Timeline
     entries: pl.DataFrame
     events: pl.DataFrame
     notes: list[Note]
 
     @property
     def left_something(self) -> bool:
-        return bool(self.facts) or any(len(table) for table in (self.zones, self.entries, self.events))
+        return bool(self.facts) or any(len(table) for table in (self.timeline.zones, self.entries, self.events))
 
 
 def _read_rank(files: RankFiles) -> _Rank:
@@ -119,14 +121,14 @@ def _read_rank(files: RankFiles) -> _Rank:
     notes: list[Note] = []
     no_facts: dict[str, Any] = {}
     facts = _read(partial(read_facts, files.facts, rank), no_facts, notes)
-    zones, entries, events = empty(ZONES), empty(ENTRIES), [empty(KINETO_EVENTS)]
+    timeline, entries, events = Timeline(), empty(ENTRIES), [empty(KINETO_EVENTS)]
     if files.zones.exists():
-        zones = _read(partial(read_zones, files.zones, rank), zones, notes)
+        timeline = _read(partial(read_zones, files.zones, rank), timeline, notes)
     if files.collectives.exists():
         entries = _read(partial(read_collectives, files.collectives, rank), entries, notes)
     for window, path in files.windows().items():
         events.append(_read(partial(read_kineto, path, rank, window), events[0], notes))
-    return _Rank(rank, facts, zones, entries, pl.concat(events), notes)
+    return _Rank(rank, facts, timeline, entries, pl.concat(events), notes)
 
 
 def _read(read: Callable[[], tuple[Value, list[Note]]], otherwise: Value, notes: list[Note]) -> Value:
@@ -137,6 +139,11 @@ def _read(read: Callable[[], tuple[Value, list[Note]]], otherwise: Value, notes:
         return otherwise
     notes.extend(more)
     return value
+
+
+def _kept_apart(directory: RunDirectory, attempt: int) -> list[Note]:
+    text = "a second process recorded as this rank; its files are kept and were not analysed: start each rank once"
+    return [Note(rank, path, None, text) for path, rank in directory.kept_apart(attempt).items()]
 
 
 def _windows(facts: dict[int, Facts], events: pl.DataFrame) -> pl.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import polars as pl
 from distprof.run.files import read_json
 from distprof.trace.jsonlines import read_stream
 from distprof.trace.notes import Note, RecordingError
-from distprof.trace.tables import ZONES, empty
+from distprof.trace.tables import BATCHES, DEVICE_ZONES, ZONES, empty
 
 FACTS_SCHEMA = "distprof.rank.v1"
 ZONES_SCHEMA = "distprof.zones.v1"
@@ -35,7 +36,9 @@ ENTRIES: dict[str, Any] = {
     "p2p": pl.Boolean,
 }
 
-_ROW = 4  # integers per zone: id, thread, start, duration
+# Integers per row. rows: zone id, thread, start, duration; batches: time, samples, elements; device: zone id, start,
+# duration on the device.
+_WIDTHS = {"rows": 4, "batches": 3, "device": 3}
 Nanoseconds = npt.NDArray[np.int64]
 
 
@@ -87,6 +90,8 @@ class _ZonesBlock(msgspec.Struct):
     names: dict[int, tuple[str, str]] = {}
     anchors: list[tuple[int, int]] = []
     rows: list[int] = []
+    batches: list[int] = []
+    device: list[int] = []
 
 
 class _CollectivesBlock(msgspec.Struct):
@@ -125,47 +130,82 @@ def read_facts(path: Path, rank: int) -> tuple[dict[str, Any], list[Note]]:
     return values, []
 
 
-def read_zones(path: Path, rank: int) -> tuple[pl.DataFrame, list[Note]]:
-    """Read a rank's zones into a ZONES table, on its host's Unix clock; a zone comes before those inside it.
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A zone stream as tables: ZONES, BATCHES (its `step` is null yet) and DEVICE_ZONES."""
+
+    zones: pl.DataFrame = field(default_factory=lambda: empty(ZONES))
+    batches: pl.DataFrame = field(default_factory=lambda: empty(BATCHES))
+    device_zones: pl.DataFrame = field(default_factory=lambda: empty(DEVICE_ZONES))
+
+
+def read_zones(path: Path, rank: int) -> tuple[Timeline, list[Note]]:
+    """Read a rank's zone stream, on its host's Unix clock; a zone comes before those inside it.
 
     Raises:
         RecordingError: the file cannot be used at all.
     """
     blocks, notes = read_stream(path, schema=ZONES_SCHEMA, rank=rank, block=_ZonesBlock)
     names: dict[int, tuple[str, str]] = {}
-    rows: list[int] = []
+    flat: dict[str, list[int]] = {column: [] for column in _WIDTHS}
     anchors: list[tuple[int, int]] = []
     for number, block in blocks:
-        if len(block.rows) % _ROW:
-            notes.append(Note(rank, path, f"line {number}", "its rows are incomplete and were left out"))
-        else:
-            rows += block.rows
-        anchors += block.anchors
         names.update(block.names)
-    if rows and not anchors:
+        anchors += block.anchors
+        for column, width in _WIDTHS.items():
+            values: list[int] = getattr(block, column)
+            if len(values) % width:
+                notes.append(Note(rank, path, f"line {number}", f"its {column} are incomplete and were left out"))
+            else:
+                flat[column] += values
+    if flat["rows"] and not anchors:
         text = "it has no pair of clock readings, so its zones have no place in time and were left out"
-        return empty(ZONES), [*notes, Note(rank, path, None, text)]
-    ids, thread, start, duration = np.array(rows, dtype=np.int64).reshape(-1, _ROW).T
-    known = sorted(names)
-    which = np.searchsorted(known, ids)
-    named = (which < len(known)) & (np.append(known, -1)[which] == ids)
+        return Timeline(), [*notes, Note(rank, path, None, text)]
+    columns = {name: np.array(flat[name], dtype=np.int64).reshape(-1, width).T for name, width in _WIDTHS.items()}
+    ids, thread, start, duration = columns["rows"]
+    named, kinds = _named(ids, names)
     if not named.all():
         text = f"{np.count_nonzero(~named)} zones were left out, since the line with their names is lost"
         notes.append(Note(rank, path, None, text))
-    which, thread, start, duration = which[named], thread[named], start[named], duration[named]
+    thread, start, duration = thread[named], start[named], duration[named]
     unix_start = to_unix(start, anchors)
-    zones = pl.DataFrame(
-        {
-            "rank": np.full(len(start), rank),
-            "kind": pl.Series([names[key][0] for key in known], dtype=pl.String).gather(which),
-            "name": pl.Series([names[key][1] for key in known], dtype=pl.String).gather(which),
-            "thread": thread,
-            "start": unix_start,
-            "end": np.maximum(unix_start, to_unix(start + duration, anchors)),
-        },
-        schema=ZONES,
+    zones = kinds.with_columns(
+        rank=pl.lit(rank),
+        thread=pl.Series(thread, dtype=pl.Int64),
+        start=pl.Series(unix_start, dtype=pl.Int64),
+        end=pl.Series(np.maximum(unix_start, to_unix(start + duration, anchors)), dtype=pl.Int64),
     )
-    return zones.sort("start", "end", descending=[False, True], maintain_order=True), notes
+    moment, samples, elements = columns["batches"]
+    batches = pl.DataFrame(
+        {"rank": [rank] * len(moment), "time": to_unix(moment, anchors), "samples": samples, "elements": elements},
+        schema={name: BATCHES[name] for name in ("rank", "time", "samples", "elements")},
+    )
+    ids, start, device_ns = columns["device"]
+    named, kinds = _named(ids, names)
+    device_zones = kinds.with_columns(
+        rank=pl.lit(rank),
+        start=pl.Series(to_unix(start[named], anchors), dtype=pl.Int64),
+        device_ns=pl.Series(device_ns[named], dtype=pl.Int64),
+    )
+    timeline = Timeline(
+        zones=_typed(zones, ZONES).sort("start", "end", descending=[False, True], maintain_order=True),
+        batches=_typed(batches.with_columns(step=None), BATCHES),
+        device_zones=_typed(device_zones, DEVICE_ZONES),
+    )
+    return timeline, notes
+
+
+def _named(ids: Nanoseconds, names: dict[int, tuple[str, str]]) -> tuple[npt.NDArray[np.bool_], pl.DataFrame]:
+    """Which of `ids` have a name, and the `kind` and `name` of those that do."""
+    known = sorted(names)
+    which = np.searchsorted(known, ids)
+    named: npt.NDArray[np.bool_] = (which < len(known)) & (np.append(known, -1)[which] == ids)
+    table = pl.DataFrame([names[key] for key in known], schema={"kind": pl.String, "name": pl.String}, orient="row")
+    return named, table[which[named]]
+
+
+def _typed(table: pl.DataFrame, schema: dict[str, Any]) -> pl.DataFrame:
+    return table.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
 
 
 def to_unix(monotonic: Nanoseconds, anchors: list[tuple[int, int]]) -> Nanoseconds:

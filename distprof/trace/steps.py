@@ -10,13 +10,14 @@ import numpy as np
 import polars as pl
 
 from distprof.trace.intervals import Times
-from distprof.trace.tables import STEPS, empty
+from distprof.trace.tables import BATCHES, STEPS, empty
 
 StepSource = Literal["user", "optimizer", "backward", "annotation", "none"]
 
 # Work of our own in the training thread that is longer than this disturbs the step that it falls into.
 LONG_OWN_NS = 1_000_000
 ANNOTATION = "ProfilerStep#"
+OUT_OF_STEP = ("evaluation", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +170,38 @@ def _exclude(steps: pl.DataFrame, training: pl.DataFrame, windows: pl.DataFrame)
             windows.select("rank", pl.col("end").alias("start"), pl.col("end") + 1),
         ]
     )
-    touched = steps.join_where(
-        disturbances,
+    between = training.filter(pl.col("kind").is_in(OUT_OF_STEP)).select("rank", "start", "end")
+    out_of_step = _touched(steps, between)
+    if 2 * len(out_of_step) > steps["step"].n_unique():
+        out_of_step = out_of_step.clear()  # what most steps do is a part of the step
+    why = (
+        pl.when(pl.col("step") == 0)
+        .then(pl.lit("first"))
+        .when(pl.col("step").is_in(_touched(steps, disturbances).implode()))
+        .then(pl.lit("export"))
+        .when(pl.col("step").is_in(out_of_step.implode()))
+        .then(pl.lit("out_of_step"))
+    )
+    return steps.with_columns(why.alias("excluded")).sort("rank", "step")
+
+
+def _touched(steps: pl.DataFrame, by: pl.DataFrame) -> pl.Series:
+    """Numbers of the steps that on their rank overlap a row (rank, start, end)."""
+    return steps.join_where(
+        by,
         pl.col("rank") == pl.col("rank_right"),
         pl.col("start") < pl.col("end_right"),
         pl.col("end") > pl.col("start_right"),
     )["step"].unique()
-    why = (
-        pl.when(pl.col("step") == 0)
-        .then(pl.lit("first"))
-        .when(pl.col("step").is_in(touched.implode()))
-        .then(pl.lit("export"))
+
+
+def in_steps(batches: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Fill the `step` of a BATCHES table: the step in which each batch was loaded."""
+    spans = steps.select("rank", "step", "start", "end").sort("start")
+    joined = (
+        batches.drop("step")
+        .sort("time")
+        .join_asof(spans, left_on="time", right_on="start", by="rank", check_sortedness=False)
     )
-    return steps.with_columns(why.alias("excluded")).sort("rank", "step")
+    inside = pl.when(pl.col("time") < pl.col("end")).then(pl.col("step")).alias("step")
+    return joined.with_columns(inside).select(list(BATCHES)).sort("rank", "time")

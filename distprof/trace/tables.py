@@ -6,7 +6,7 @@ has aligned them. One frame of each kind holds all ranks. A null is 'not observe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -16,8 +16,10 @@ from distprof.result import Group
 # What a rank's own timeline consists of. `thread` is 0 for the training thread. In the order of their start; a zone
 # comes before those inside it.
 #   kind: step (the user's mark, no duration) | data_loading (a loader's __next__ that gave a batch)
-#       | loader_end (one that ended the epoch) | loader_start (__iter__) | forward | backward | optimizer
-#       | gc | zone (the user's) | wait (Work.wait) | own (distprof's own work in the training thread)
+#       | loader_first (the same while its workers were starting) | loader_end (one that ended the epoch)
+#       | loader_start (__iter__) | forward | evaluation (forward in evaluation mode, without gradients) | backward
+#       | optimizer | checkpoint (torch.save) | gc | zone (the user's) | wait (Work.wait)
+#       | own (distprof's own work in the training thread)
 ZONES: dict[str, Any] = {
     "rank": pl.Int32,
     "kind": pl.String,
@@ -30,7 +32,8 @@ ZONES: dict[str, Any] = {
 # A step ends at its boundary and begins at the one before; step 0 begins where the training thread's
 # first zone does. Step k of one rank is step k of all. `backwards` is how many backward passes ended in it. `excluded`
 # is None for a steady step, else why it is not: first | export (a window's edge, or work of distprof's own of more than
-# 1 ms, on any rank); it is the same on all ranks.
+# 1 ms, on any rank) | out_of_step (it contains evaluation or a checkpoint, which most steps do not, on any rank); it
+# is the same on all ranks.
 STEPS: dict[str, Any] = {
     "rank": pl.Int32,
     "step": pl.Int64,
@@ -38,6 +41,26 @@ STEPS: dict[str, Any] = {
     "end": pl.Int64,
     "backwards": pl.Int32,
     "excluded": pl.String,
+}
+
+# Batches that a loader gave the training thread: `samples` is the first tensor's first dimension, `elements` counts
+# those of all its tensors. `step` is the step it was loaded in, null out of step.
+BATCHES: dict[str, Any] = {
+    "rank": pl.Int32,
+    "time": pl.Int64,
+    "samples": pl.Int64,
+    "elements": pl.Int64,
+    "step": pl.Int64,
+}
+
+# How long the device worked on a zone (forward, backward, optimizer) of the training thread; `start` is the zone's on
+# the host. Empty for a training on the CPU.
+DEVICE_ZONES: dict[str, Any] = {
+    "rank": pl.Int32,
+    "kind": pl.String,
+    "name": pl.String,
+    "start": pl.Int64,
+    "device_ns": pl.Int64,
 }
 
 # One row per collective and rank, in the order of creation. (group, seq) is the same on all members. `ended` and
@@ -109,6 +132,8 @@ class Tables:
     windows: pl.DataFrame
     training_thread: dict[int, int]
     facts: dict[int, dict[str, Any]]
+    batches: pl.DataFrame = field(default_factory=lambda: empty(BATCHES))
+    device_zones: pl.DataFrame = field(default_factory=lambda: empty(DEVICE_ZONES))
 
 
 def empty(schema: dict[str, Any]) -> pl.DataFrame:

@@ -51,7 +51,8 @@ def test_zones(zones_file: Path) -> None:
         {"rows": [7, 0, 100, 50, 0, 0, 210, 20], "names": {"9": ["zone", "outer"]}},
         {"rows": [9, 0, 200, 100, 7, 2, 150, 10]},
     )
-    zones, notes = read_zones(zones_file, 3)
+    timeline, notes = read_zones(zones_file, 3)
+    zones = timeline.zones
     assert notes == []
     assert zones.rows() == [
         (3, "data_loading", "DataLoader#0", 0, BASE + 100, BASE + 150),
@@ -64,13 +65,14 @@ def test_zones(zones_file: Path) -> None:
 def test_a_zone_comes_before_those_that_begin_with_it(zones_file: Path) -> None:
     block = {"names": {"0": ["zone", "inner"], "1": ["zone", "outer"]}, "anchors": [[0, BASE]]}
     lines(zones_file, HEADER, {**block, "rows": [0, 0, 100, 10, 1, 0, 100, 50]})
-    assert read_zones(zones_file, 3)[0]["name"].to_list() == ["outer", "inner"]
+    assert read_zones(zones_file, 3)[0].zones["name"].to_list() == ["outer", "inner"]
 
 
 def test_a_cut_last_line_is_left_out_and_noted(zones_file: Path) -> None:
     block = {"names": {"0": ["gc", "generation 2"]}, "anchors": [[0, BASE]], "rows": [0, 0, 5, 1]}
     lines(zones_file, HEADER, block, tail='{"rows": [0, 0, 17')
-    zones, [note] = read_zones(zones_file, 3)
+    timeline, [note] = read_zones(zones_file, 3)
+    zones = timeline.zones
     assert zones["start"].to_list() == [BASE + 5]
     assert (note.rank, note.file, note.place) == (3, zones_file, "line 3")
     assert "its process was killed" in note.text
@@ -80,7 +82,8 @@ def test_a_cut_last_line_is_left_out_and_noted(zones_file: Path) -> None:
 def test_a_whole_last_line_without_its_newline_counts(zones_file: Path) -> None:
     block = {"names": {"0": ["gc", "generation 2"]}, "anchors": [[0, BASE]], "rows": [0, 0, 5, 1]}
     lines(zones_file, HEADER, tail=json.dumps(block))
-    zones, notes = read_zones(zones_file, 3)
+    timeline, notes = read_zones(zones_file, 3)
+    zones = timeline.zones
     assert (len(zones), notes) == (1, [])
 
 
@@ -89,7 +92,8 @@ def test_a_broken_line_costs_only_what_needs_it(zones_file: Path) -> None:
     with zones_file.open("a") as file:
         file.write('{"names": {"1": ["backward", \n')
         file.write('{"rows": [0, 0, 3, 1, 1, 0, 5, 1]}\n{"rows": [0, 0, 7]}\n')
-    zones, notes = read_zones(zones_file, 3)
+    timeline, notes = read_zones(zones_file, 3)
+    zones = timeline.zones
     assert zones["start"].to_list() == [BASE + 1, BASE + 3]
     assert [note.place for note in notes] == ["line 3", "line 5", None]
     assert notes[2].text.startswith("1 zones were left out")
@@ -103,13 +107,15 @@ def test_bytes_that_are_no_text_are_a_broken_line(zones_file: Path) -> None:
 
 def test_zones_without_a_clock_reading_have_no_place(zones_file: Path) -> None:
     lines(zones_file, HEADER, {"names": {"0": ["gc", "generation 2"]}, "rows": [0, 0, 5, 1]})
-    zones, [note] = read_zones(zones_file, 3)
+    timeline, [note] = read_zones(zones_file, 3)
+    zones = timeline.zones
     assert len(zones) == 0
     assert "no place in time" in note.text
 
 
 def test_a_stream_that_holds_only_its_header_is_empty(zones_file: Path) -> None:
-    zones, notes = read_zones(lines(zones_file, HEADER), 3)
+    timeline, notes = read_zones(lines(zones_file, HEADER), 3)
+    zones = timeline.zones
     assert (len(zones), notes) == (0, [])
 
 
