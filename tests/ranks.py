@@ -45,10 +45,18 @@ def capture(
     create_run(run_dir, run_id=None, command=["test"], world_size=1, config={}, versions={})
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(script))
-    spec = LaunchSpec(command=["test"], script=str(path), capture=settings)
+    return run_in(run_dir, path, env=env, settings=settings)
+
+
+def run_in(
+    run_dir: Path, script: Path, *, env: dict[str, str] | None = None, settings: CaptureConfig | None = None
+) -> Captured:
+    """Run a script under capture in a run directory that exists, to its end."""
+    capture_settings = settings or CaptureConfig(run_dir=str(run_dir))
+    spec = LaunchSpec(command=["test"], script=str(script), capture=capture_settings)
     inherited = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(path)],
+        [sys.executable, str(script)],
         env={**inherited, **spec.environment(inherited), **(env or {})},
         capture_output=True,
         text=True,

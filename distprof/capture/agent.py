@@ -39,6 +39,7 @@ _FLUSH_EVERY_S = 1.0
 _STALLED_NS = 10_000_000_000
 _WORTH_A_ZONE_NS = 50_000
 _PLAIN_MODULES_AFTER_NS = 1_000_000_000
+_TAKES_OVER = 4
 _BOUNDARY_ORDER = ("backward", "optimizer", "user")
 
 
@@ -82,6 +83,7 @@ class Agent:
         self._models: set[tuple[str, bool]] = set()
         self._watch_plain_modules: Callable[[], None] | None = watch_plain_modules
         self._boundary = ("", "")
+        self._steps_of_another = 0
         self._boundaries = 0
         self._started = self._last_boundary = now()
         self._draining = threading.Lock()
@@ -117,13 +119,8 @@ class Agent:
 
     def boundary(self, kind: str, name: str) -> None:
         """A step may be over: `kind` is the best mark of a boundary this script has, or one that it had so far."""
-        if (kind, name) != self._boundary:
-            held = self._boundary[0]
-            if held and _BOUNDARY_ORDER.index(kind) <= _BOUNDARY_ORDER.index(held):
-                return
-            self._boundary = (kind, name)
-            self._boundaries = 0
-            self._forwards_are_seen()
+        if not self._counts(kind, name):
+            return
         self._boundaries += 1
         self.facts.values["boundaries"] = self._boundaries
         begin = self._last_boundary = now()
@@ -139,6 +136,29 @@ class Agent:
         end = now()
         if end - begin >= _WORTH_A_ZONE_NS:
             zones.add(zones.zone("own", done or "boundary"), begin, end)
+
+    def _counts(self, kind: str, name: str) -> bool:
+        """Whether the window's schedule counts this mark: of the best kind so far, and of one optimizer.
+
+        A better kind starts the count anew. An optimizer that steps alone has taken over, as in a new phase of the
+        training, and the count goes on. What a step is in the report is decided later, from all of the run.
+        """
+        held_kind = self._boundary[0]
+        if (kind, name) == self._boundary:
+            self._steps_of_another = 0
+            return True
+        if held_kind and _BOUNDARY_ORDER.index(kind) < _BOUNDARY_ORDER.index(held_kind):
+            return False
+        if kind == held_kind:
+            self._steps_of_another += 1
+            if self._steps_of_another < _TAKES_OVER:
+                return False
+        else:
+            self._boundaries = 0
+        self._boundary = (kind, name)
+        self._steps_of_another = 0
+        self._forwards_are_seen()
+        return True
 
     def _without_boundary(self, moment: int) -> None:
         """What a script gets while it has shown no step boundary: by time, after its zones."""

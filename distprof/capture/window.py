@@ -80,8 +80,10 @@ class Window:
             active = min(schedule.active, self._most_steps)
             self._close_at = boundary + warm_up + active
             row = self._open(boundary)
-            if row is not None and active < schedule.active:
-                row["reason"] = f"cut to {active} steps, since {schedule.active} would exceed --max-trace-mb"
+            if row is not None:
+                self._annotate(boundary)
+                if active < schedule.active:
+                    row["reason"] = f"cut to {active} steps, since {schedule.active} would exceed --max-trace-mb"
             return done or "window open"
         if position == opens_at - 1 and schedule.warmup > 1 and self._config.max_trace_mb and not self._others.active:
             self._probing = True
@@ -149,7 +151,6 @@ class Window:
         # Only between start and stop; a value with a backslash would make the whole trace unreadable.
         torch._C._autograd._add_metadata_json("distributedInfo", json.dumps(identity))
         torch._C._autograd._add_metadata_json("distprof", json.dumps(ours))
-        self._annotate(boundary)
         return row
 
     def _annotate(self, step: int) -> None:

@@ -12,6 +12,7 @@ from distprof._version import __version__
 # Each is the module distprof.cli.<name>, imported when it is called and not before: `--help` is instant.
 COMMANDS: dict[str, str] = {
     "launch": "run a training as torchrun would, record every rank, and report",
+    "env": "print the lines that arm what any other launcher starts",
     "report": "show who holds the others up in a recorded run, why, and how much",
     "merge": "write the timeline of all ranks on one clock, for Perfetto",
 }

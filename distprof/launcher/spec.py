@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
+from distprof._version import __version__
 from distprof.run.config import CaptureConfig, inject_folder
 
 _RING_VARIABLE = "TORCH_FR_BUFFER_SIZE"
@@ -29,16 +32,40 @@ class LaunchSpec:
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The variables that arm a Python process which inherits them; a value that the user set is kept."""
-        path = inherited.get("PYTHONPATH")
+        ours = str(inject_folder())
+        theirs = inherited.get("PYTHONPATH")
+        if theirs is not None:
+            theirs = os.pathsep.join(folder for folder in theirs.split(os.pathsep) if folder != ours)
         return {
             **self.capture.to_environment(),
             # Ours comes first, since another sitecustomize before it would hide it; ours hands on to that one.
-            "PYTHONPATH": os.pathsep.join([str(inject_folder()), *([path] if path else [])]),
+            "PYTHONPATH": os.pathsep.join([ours, *([theirs] if theirs else [])]),
             _RING_VARIABLE: inherited.get(_RING_VARIABLE, _RING_SIZE),
         }
 
 
-def default_run_dir(script: str, time_stamp: str) -> Path:
-    """Where a run goes when the user does not say: `./distprof-runs/<time>-<script>`."""
+def new_run_dir(script: str, time_stamp: str) -> Path:
+    """Make the folder where a run goes when the user does not say: `./distprof-runs/<time>-<script>`.
+
+    A second one of the same second gets a number, so that launches side by side have one each.
+
+    Raises:
+        OSError: it cannot be made.
+    """
     stem = Path(script).stem.replace(".", "-") or "run"
-    return Path("distprof-runs") / f"{time_stamp}-{stem}"
+    parent = Path("distprof-runs")
+    parent.mkdir(exist_ok=True)
+    number = 1
+    while True:
+        path = parent / (f"{time_stamp}-{stem}" + (f"-{number}" if number > 1 else ""))
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def versions() -> dict[str, str]:
+    """Versions of what launches."""
+    return {"distprof": __version__, "torch": version("torch"), "python": platform.python_version()}

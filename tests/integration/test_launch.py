@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import distprof
 from tests.launches import ROOT, Launched, launch, torchrun
 
 pytestmark = pytest.mark.launch
@@ -18,20 +19,28 @@ def by_rank(launched: Launched) -> list[dict[str, object]]:
     return sorted(launched.printed(), key=lambda row: int(str(row["rank"])))
 
 
+WAYS = ["plain", "static_graph", "find_unused", "bucket_view", "no_sync", "comm_hook", "fsdp2", "compile"]
+
+
 def test_parameters_are_bit_identical_at_world_size_three(tmp_path: Path) -> None:
-    script = str(ROOT / "tests" / "scripts" / "parameters.py")
-    plain = torchrun("--standalone", "--nproc-per-node", "3", script)
-    ours = launch(tmp_path / "run", "--standalone", "--nproc", "3", script)
+    script = [str(ROOT / "tests" / "scripts" / "parameters.py"), *WAYS]
+    plain = torchrun("--standalone", "--nproc-per-node", "3", *script)
+    schedule = ["--schedule", "wait=2,warmup=2,active=4,repeat=100"]
+    ours = launch(tmp_path / "run", "--standalone", "--nproc", "3", *schedule, *script)
     assert plain.returncode == ours.returncode == 0, ours.stderr
     assert len(by_rank(plain)) == 3
+    assert all(set(WAYS) <= set(row) for row in by_rank(plain))
     assert by_rank(ours) == by_rank(plain)
-    # It is a proof only if everything was recorded meanwhile.
+    # It is a proof only if everything was recorded meanwhile, and a window was open in each of the ways.
+    tables = distprof.load(tmp_path / "run").tables
+    assert tables.events.filter(name="aten::addmm").height > 0
     for rank in range(3):
-        facts = json.loads((tmp_path / "run" / "attempt0" / f"rank0000{rank}.json").read_text())
-        assert facts["problems"] == []
-        assert facts["own_cost"]["zones"] > 40 * 4
-        assert facts["windows"][0]["reason"] is None
-        assert (tmp_path / "run" / "attempt0" / f"rank0000{rank}.window0.pt.trace.json.gz").stat().st_size > 1000
+        assert tables.facts[rank]["problems"] == []
+        assert tables.zones.filter(rank=rank).height > len(WAYS) * 24 * 4
+        windows = tables.windows.filter(rank=rank)
+        for way in WAYS:
+            (zone,) = tables.zones.filter(rank=rank, kind="zone", name=way).rows(named=True)
+            assert windows.filter((windows["start"] > zone["start"]) & (windows["end"] < zone["end"])).height > 0, way
 
 
 def test_arguments_and_main_module_are_untouched(tmp_path: Path, shared: Path) -> None:

@@ -113,10 +113,13 @@ LOOPS = {
     ),
     "only evaluation": (
         """
+        import time
+        from torch.utils.data import DataLoader
         model.eval()
         with torch.no_grad():
-            for _ in range(6):
-                loss()
+            for batch in DataLoader(torch.randn(260, 8), batch_size=1):
+                model(batch)
+                time.sleep(0.05)
         """,
         ("none", 0),
     ),
@@ -124,18 +127,29 @@ LOOPS = {
 
 
 def run_loop(tmp_path: Path, name: str) -> Captured:
-    done = capture(tmp_path, HEAD + "\n".join(line.removeprefix("        ") for line in LOOPS[name][0].splitlines()))
+    source = HEAD + "\n".join(line.removeprefix("        ") for line in LOOPS[name][0].splitlines())
+    done = capture(tmp_path, source, env={"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
     assert done.returncode == 0, done.stderr
     assert done.facts["problems"] == []
     return done
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", [name for name in LOOPS if name != "only evaluation"])
 def test_steps_of(name: str, tmp_path: Path) -> None:
     source, count = LOOPS[name][1]
     tables = run_loop(tmp_path, name).run.tables
     assert tables.step_source == source
     assert tables.steps.height == count
+
+
+def test_a_loop_without_steps_gets_a_window_by_time(tmp_path: Path) -> None:
+    done = run_loop(tmp_path, "only evaluation")
+    tables = done.run.tables
+    assert (tables.step_source, tables.steps.height) == ("none", 0)
+    assert tables.zones.filter(kind="evaluation").height > 200  # but for the first second's
+    (window,) = done.facts["windows"]  # type: ignore[misc]
+    assert "by time" in window["reason"]
+    assert tables.events.filter(name="aten::addmm").height > 10
 
 
 def test_micro_steps_and_nesting(tmp_path: Path) -> None:

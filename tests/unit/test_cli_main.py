@@ -39,7 +39,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"distprof {distprof.__version__}\n"
 
 
-@pytest.mark.parametrize(("word", "hint"), [("reprot", "'report'"), ("xyzzy", "launch, report, merge")])
+@pytest.mark.parametrize(("word", "hint"), [("reprot", "'report'"), ("xyzzy", "launch, env, report, merge")])
 def test_an_unknown_command_is_one_line(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([word, "--json", "-"]) == 2
     captured = capsys.readouterr()

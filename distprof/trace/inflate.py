@@ -1,0 +1,69 @@
+"""The text of a file, plain or gzipped, block after block, and never more of it than is sensible."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+# What is decompressed at a time, and what is read for it.
+BLOCK = 4 << 20
+_READ = 1 << 18
+# Traces compress ten- to fortyfold. What is far beyond that, after a size that no accident explains, is a bomb.
+_BOMB_BYTES = 256 << 20
+_BOMB_RATIO = 200
+_MOST_BYTES = 64 << 30
+_MAGIC = b"\x1f\x8b"
+_WITH_GZIP_HEADER = 16 + zlib.MAX_WBITS
+
+
+class TooLargeError(Exception):
+    """The file unpacks to more than can be meant."""
+
+
+class Text:
+    """A file's text. `damage` says, after reading, how the file is broken: None for a whole one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.damage: str | None = None
+
+    def blocks(self) -> Iterator[bytes]:
+        """The text from its beginning; whether it is gzipped is seen from its first bytes, not from its name.
+
+        A damaged gzip file ends where the damage begins.
+
+        Raises:
+            OSError: it cannot be read, or vanished.
+            TooLargeError: it is a gzip bomb.
+        """
+        with self._path.open("rb") as file:
+            packed = file.read(len(_MAGIC)) == _MAGIC
+            file.seek(0)
+            size = 0
+            for block in self._unpacked(file) if packed else iter(lambda: file.read(BLOCK), b""):
+                size += len(block)
+                if size > _MOST_BYTES or (packed and size > max(_BOMB_BYTES, _BOMB_RATIO * file.tell())):
+                    raise TooLargeError(f"it unpacks to more than {size >> 20} MiB, which no trace does; not read")
+                yield block
+
+    def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
+        inflater = zlib.decompressobj(_WITH_GZIP_HEADER)
+        data = file.read(_READ)
+        try:
+            while data:
+                block = inflater.decompress(data, BLOCK)
+                if block:
+                    yield block
+                if inflater.eof:
+                    data = (inflater.unused_data or file.read(_READ)).lstrip(b"\0")  # tapes and tar pad with zeros
+                    if data:
+                        inflater = zlib.decompressobj(_WITH_GZIP_HEADER)
+                else:
+                    data = inflater.unconsumed_tail or file.read(_READ)
+        except zlib.error as error:
+            self.damage = f"the gzip file is damaged at byte {file.tell()} or before ({error})"
+            return
+        if not inflater.eof:
+            self.damage = f"the gzip file ends early, at byte {file.tell()}"
