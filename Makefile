@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+PEERS := .venv-peers/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers docs clean
@@ -13,7 +14,7 @@ help: ## list the targets
 demo: $(STAMP) ## train on four ranks, one of them with a slow loader, and see the report
 	$(BIN)/distprof launch --nproc-per-node 4 examples/slow_loader.py
 
-test: lint types layers ## everything that must hold before a change lands
+test: lint types layers $(PEERS) ## everything that must hold before a change lands
 	$(BIN)/pytest
 
 lint: $(STAMP) ## style and format
@@ -29,8 +30,14 @@ layers: $(STAMP) ## who may import whom
 docs: $(STAMP) ## write the generated pages in docs/ anew
 	$(BIN)/python tools/generate_docs.py
 
+# Peers that tests and benchmarks compare with bring many packages, so they have an environment of their own.
+$(PEERS): constraints-peers.txt
+	@$(PYTHON) -m venv --clear .venv-peers
+	.venv-peers/bin/python -m pip install --quiet -r constraints-peers.txt
+	@touch $@
+
 clean: ## remove .venv, caches and builds; recorded runs stay
-	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-peers build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 # A folder that cannot run pip is what an interrupted or moved installation leaves: it is made anew.
 $(STAMP): pyproject.toml constraints.txt

@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
 from distprof.analyze.inputs import Recording, prepare
 from distprof.analyze.registry import analyze
+from distprof.analyze.traces import analyze_traces
 from distprof.clock.align import align
-from distprof.result import NotObserved, Result, RunInfo
+from distprof.clock.ends import align_by_ends
+from distprof.clock.shift import offsets_ns, shifted
+from distprof.result import Clock, NotObserved, Result, RunInfo
 from distprof.trace.load import Run
 from distprof.trace.notes import Note
 
 
 def build(run: Run) -> Result:
     """Analyse a run: everything in the result comes from its files."""
-    clock, unseen = align(run.tables.facts)
-    sections = analyze(prepare(run.tables, clock, _recording(run)))
-    notes = [NotObserved(_within(note), [note.rank], note.text) for note in run.notes]
+    clock, unseen = _clock(run)
+    tables = shifted(run.tables, offsets_ns(clock))
+    if run.manifest is None:
+        sections = analyze_traces(tables, clock, _recording(run))
+    else:
+        sections = analyze(prepare(tables, clock, _recording(run)))
+    notes = [NotObserved(_within(note), None if note.rank is None else [note.rank], note.text) for note in run.notes]
     not_observed = [*notes, *sections.pop("not_observed"), *unseen]
     return Result(run=_run_info(run), clock=clock, groups=run.tables.groups, not_observed=not_observed, **sections)
+
+
+def _clock(run: Run) -> tuple[Clock, list[NotObserved]]:
+    """By the facts. Traces that others recorded are put on one clock by the ends of their collectives, where devices
+    carry these out, since each device has a clock of its own, or where it is not known that all ranks read one."""
+    clock, unseen = align(run.tables.facts)
+    if run.manifest is not None:
+        return clock, unseen
+    by_ends = align_by_ends(run.tables)
+    if by_ends is not None and (clock.verdict == "unaligned" or run.tables.arrival == "started"):
+        return by_ends
+    if clock.verdict == "same_host":
+        method = (
+            "all traces name one host, and their times count from 1970: taken for one clock; nothing was subtracted"
+        )
+        clock = replace(clock, method=method)
+    return clock, unseen
 
 
 def _within(note: Note) -> str:
@@ -33,35 +58,51 @@ def _run_info(run: Run) -> RunInfo:
     def shared(key: str) -> Any:
         return next((row[key] for row in facts if row.get(key) is not None), None)
 
-    zones = run.tables.zones
-    moments = zones.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    return RunInfo(
+    named = RunInfo(
         name=run.directory.name,
-        id=run.manifest.run_id,
-        command=run.manifest.command,
         world_size=run.tables.world_size,
-        nnodes=len({(row["host"], row["boot_id"]) for row in facts}) or None,
+        nnodes=_nodes(facts),
         backend=shared("backend"),
         device=shared("device"),
         torch=shared("torch"),
+    )
+    if run.manifest is None:
+        return named
+    moments = run.tables.zones.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    return replace(
+        named,
+        id=run.manifest.run_id,
+        command=run.manifest.command,
         attempt=run.attempt,
         attempts=run.attempts,
         wall_s=None if None in moments else (moments[1] - moments[0]) / 1e9,
     )
 
 
+def _nodes(facts: list[dict[str, Any]]) -> int | None:
+    """Hosts that the ranks ran on; None where one of them does not say."""
+    hosts = {(row["host"], row["boot_id"]) for row in facts}
+    return len(hosts) if hosts and all(host is not None for host, _ in hosts) else None
+
+
 def _recording(run: Run) -> Recording:
     files = {rank: list(windows.values()) for rank, windows in run.trace_files.items() if windows}
-    sizes = [path.stat().st_size for paths in files.values() for path in paths]
-    failures = (run.manifest.ended or {}).get("failures", {})
+    folder = run.directory.path.absolute()
+    sizes = [path.stat().st_size for paths in files.values() for path in paths if path.exists()]
+    ended = (run.manifest and run.manifest.ended) or {}
+    failures = ended.get("failures", {})
+    first = next((rank for rank, failure in failures.items() if failure.get("first")), None)
     return Recording(
-        traces={rank: str(paths[0].relative_to(run.directory.path)) for rank, paths in files.items()},
+        traces={rank: str(paths[0].absolute().relative_to(folder)) for rank, paths in files.items()},
         trace_bytes=sum(sizes) if sizes else None,
-        failures={int(rank): _how_it_failed(failure) for rank, failure in failures.items()},
+        failures={int(rank): _how_it_failed(rank, failure, first) for rank, failure in failures.items()},
+        absent={int(rank): text for rank, text in ended.get("absent", {}).items()},
     )
 
 
-def _how_it_failed(failure: dict[str, Any]) -> str:
+def _how_it_failed(rank: str, failure: dict[str, Any], first: str | None) -> str:
+    """In words; of several ranks that failed, the first brought the others down."""
+    victim = f", after rank {first} had failed" if first not in (None, rank) else ""
     if failure.get("signal"):
-        return f"it was killed by {failure['signal']}"
-    return f"it exited with {failure['exit_code']}"
+        return f"it was killed by {failure['signal']}{victim}"
+    return f"it exited with {failure['exit_code']}{victim}"

@@ -154,7 +154,7 @@ class RankSteps:
 
     rank: Annotated[int, doc("The rank.")]
     first: Annotated[float | None, doc("Its first step; it includes warm-up and worker start-up.")]
-    count: Annotated[int, doc("Steady steps.")]
+    count: Annotated[int, doc("Steady steps that all ranks share; where they share none, its own.")]
     median: Annotated[float | None, doc("Median of its steady steps.")]
     p10: Annotated[float | None, doc("10th percentile.")]
     p90: Annotated[float | None, doc("90th percentile.")]
@@ -183,7 +183,7 @@ class Steps:
     boundary: Annotated[str, doc("The boundary in words.")]
     first: Annotated[float | None, doc("Duration of the first step, the mean over ranks.")]
     micro_steps: Annotated[float | None, doc("Backward passes per step (gradient accumulation).")]
-    samples_per_s: Annotated[float | None, doc("Samples per second over all ranks.")]
+    samples_per_s: Annotated[float | None, doc("Samples that the ranks' loaders gave in steady steps, over their time: all ranks.")]
     steady: Annotated[Spread, doc("Steady steps: per step the mean over ranks, then the spread over steps.")]
     per_rank: Annotated[list[RankSteps], doc("The same rank by rank.")]
     excluded: Annotated[Excluded, doc("What was kept out.")]

@@ -56,13 +56,18 @@ def torchrun(*arguments: str, env: dict[str, str] | None = None, cwd: Path | Non
 
 
 def _run(command: list[str], run_dir: Path, env: dict[str, str] | None, cwd: Path | None) -> Launched:
-    done = subprocess.run(
+    process = subprocess.Popen(
         command,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
         cwd=cwd,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
     )
-    return Launched(run_dir=run_dir, returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    try:
+        stdout, stderr = process.communicate(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun's agent ends its ranks, which sit in sessions of their own
+        process.communicate(timeout=_TIMEOUT_S)
+        raise
+    return Launched(run_dir=run_dir, returncode=process.returncode, stdout=stdout, stderr=stderr)

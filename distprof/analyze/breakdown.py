@@ -2,99 +2,72 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from distprof.analyze.inputs import Inputs
-from distprof.analyze.parts import RankParts
-from distprof.analyze.steady import MS, pairs, steady_steps, times_of_steps
-from distprof.result import BreakdownRow, NotObserved, Total
+from distprof.analyze.parts import ENDLESS
+from distprof.analyze.steady import MS, NO_STEP, prefer, steady_steps, times_of_steps
+from distprof.analyze.waits import UNBOUND
+from distprof.result import BreakdownRow, NotObserved
 from distprof.trace import intervals
-from distprof.trace.tables import Tables
+
+_DEVICE_PARTS = ("h2d", "sync_wait", "idle")
+_PARTS = (
+    *("step", "data_wait", "compute", "comm_wait", "comm_transfer", "comm_exposed", "comm_overlapped", "other"),
+    *_DEVICE_PARTS,
+)
 
 
 def breakdown(inputs: Inputs) -> tuple[list[BreakdownRow], list[NotObserved]]:
     """One row per rank: from its window where it has one, else what its zones tell."""
-    tables, parts = inputs.tables, inputs.parts
-    rows, missing = [], []
-    without_window = [rank for rank in tables.ranks if not len(parts[rank].steps)]
-    for rank in tables.ranks:
-        rows.append(
-            _from_zones(tables, parts[rank], rank) if rank in without_window else _from_window(parts[rank], rank)
-        )
-    if without_window:
-        reason = "no steady step lies inside a Kineto window of this rank"
-        for part in ("compute", "comm_transfer", "other"):
-            missing.append(NotObserved(f"breakdown.{part}", without_window, reason))
-    for part in ("h2d", "sync_wait", "idle"):
-        missing.append(NotObserved(f"breakdown.{part}", None, "no device trace: the ranks trained on the CPU"))
-    return rows, missing
+    rows = [_row(inputs, rank) for rank in inputs.tables.ranks]
+    missing: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        for part in _PARTS:
+            if getattr(row, part) is None:
+                reason = _why_not(part, row, inputs.parts[row.rank].recorded)
+                missing.setdefault((part, reason), []).append(row.rank)
+    return rows, [
+        NotObserved(f"breakdown.{part}", None if len(ranks) == len(rows) else ranks, reason)
+        for (part, reason), ranks in missing.items()
+    ]
 
 
-def _from_window(parts: RankParts, rank: int) -> BreakdownRow:
-    start, end = parts.steps[:, 0], parts.steps[:, 1]
-    cut = intervals.assign(start, end, [parts.data, parts.compute, parts.wait, parts.transfer]).mean(axis=0) / MS
-    data, compute, wait, transfer, other = (float(value) for value in cut)
-    in_flight = float(intervals.covered(parts.collectives, start, end).mean()) / MS
+def _why_not(part: str, row: BreakdownRow, recorded: bool) -> str:
+    if part in _DEVICE_PARTS:
+        return "no device trace: the ranks trained on the CPU"
+    if not row.steps_used:
+        return NO_STEP
+    if row.basis == "zones" and part != "comm_wait":
+        return "no steady step lies inside a Kineto window of this rank"
+    if not recorded:
+        return "the flight recorder holds no collective of this rank"
+    return ENDLESS if part == "comm_overlapped" else UNBOUND
+
+
+def _row(inputs: Inputs, rank: int) -> BreakdownRow:
+    """Means over steps in which waits are known, if there are any; what a rank's recordings don't tell is None."""
+    tables, parts = inputs.tables, inputs.parts[rank]
+    in_window = bool(parts.steps)
+    numbers, bound = prefer(parts.steps if in_window else steady_steps(tables), inputs.bound)
+    steps = times_of_steps(tables, rank, numbers)
+    in_flight, exposed = parts.in_flight(steps), intervals.covered(parts.exposed, steps[:, 0], steps[:, 1])
+
+    def mean(ns: float, *, known: bool) -> float | None:
+        return float(ns) / len(steps) / MS if known and len(steps) else None
+
+    data, compute, wait, transfer, other = parts.cut(steps).sum(axis=0)
     return BreakdownRow(
         rank=rank,
-        basis="window",
-        steps_used=len(parts.steps),
-        step=float((end - start).mean()) / MS,
-        data_wait=data,
-        h2d=None,
-        compute=compute,
-        comm_wait=wait,
-        comm_transfer=transfer,
-        comm_exposed=wait + transfer,
-        comm_overlapped=max(0.0, in_flight - wait - transfer),
-        sync_wait=None,
-        idle=None,
-        other=other,
-    )
-
-
-def _from_zones(tables: Tables, parts: RankParts, rank: int) -> BreakdownRow:
-    steps = times_of_steps(tables, rank, steady_steps(tables))
-    start, end = steps[:, 0], steps[:, 1]
-    known = len(steps) > 0
-    cut = intervals.assign(start, end, [parts.data, parts.wait]).mean(axis=0) / MS if known else None
-    return BreakdownRow(
-        rank=rank,
-        basis="zones",
+        basis="window" if in_window else "zones",
         steps_used=len(steps),
-        step=float((end - start).mean()) / MS if known else None,
-        data_wait=None if cut is None else float(cut[0]),
+        step=mean((steps[:, 1] - steps[:, 0]).sum(), known=True),
+        data_wait=mean(data, known=True),
         h2d=None,
-        compute=None,
-        comm_wait=None if cut is None else float(cut[1]),
-        comm_transfer=None,
-        comm_exposed=None,
-        comm_overlapped=None,
+        compute=mean(compute, known=in_window),
+        comm_wait=mean(wait, known=bound),
+        comm_transfer=mean(transfer, known=in_window and bound),
+        comm_exposed=mean(wait + transfer, known=in_window and parts.recorded),
+        comm_overlapped=None if in_flight is None else mean((in_flight - exposed).sum(), known=in_window),
         sync_wait=None,
         idle=None,
-        other=None,
+        other=mean(other, known=in_window and parts.recorded),
     )
-
-
-def totals(inputs: Inputs) -> tuple[list[Total], list[NotObserved]]:
-    """Unions over each rank's whole window."""
-    tables, parts = inputs.tables, inputs.parts
-    rows, missing = [], []
-    for rank in tables.ranks:
-        events = tables.events.filter(pl.col("rank") == rank)
-        if not events.height:
-            missing.append(rank)
-            rows.append(Total(rank=rank, span=None, compute=None, comm=None, exposed=None))
-            continue
-        comm = intervals.union(pairs(tables.collectives.filter(pl.col("rank") == rank), "started", "ended"))
-        compute = parts[rank].compute
-        rows.append(
-            Total(
-                rank=rank,
-                span=float((events["end"].to_numpy().max() - events["start"].to_numpy().min()) / MS),
-                compute=intervals.total(compute) / MS,
-                comm=intervals.total(comm) / MS,
-                exposed=intervals.total(intervals.subtract(comm, compute)) / MS,
-            )
-        )
-    return rows, [NotObserved("totals", missing, "no Kineto window of this rank")] if missing else []

@@ -8,67 +8,86 @@ import numpy as np
 import polars as pl
 
 from distprof.analyze.inputs import Inputs
-from distprof.analyze.parts import RankParts
-from distprof.analyze.steady import MS, steady_steps, times_of_steps
-from distprof.analyze.waits import SYMMETRIC, RankWaits
+from distprof.analyze.parts import ENDLESS
+from distprof.analyze.steady import MS, NO_STEP, prefer, steady_steps, times_of_steps
+from distprof.analyze.waits import SYMMETRIC, UNBOUND
 from distprof.result import Bucket, CollectiveKind, Communication, NotObserved, RankCommunication
 from distprof.trace import intervals
-from distprof.trace.intervals import Intervals
+from distprof.trace.intervals import Intervals, Times
 from distprof.trace.tables import Tables
 
 _KNOWN = (*SYMMETRIC, "broadcast", "reduce", "gather", "scatter", "send", "recv")
-_CLEAR_MAJORITY = 0.5
+_CLEAR_MAJORITY = 2 / 3  # of two ranks one is the last in half of the steps anyway
 # Bus bandwidth is what each link carries: algorithm bandwidth times this factor of n ranks (as nccl-tests define it).
 _BUS_FACTOR: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: float(n - 1),
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
 }
+_NO_WINDOW = (
+    "ends of collectives are seen in a Kineto window only, and the ranks have no steady step inside one in common"
+)
+_NO_WAIT = "it is not known who binds some of these, not all members' recordings hold them, or no steady step does"
+_NO_TRANSFER = f"{_NO_WAIT}; or no Kineto window shows their end"
 
 
 def communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
-    """Communication per steady step: of the window's steps where each rank has some, else what the whole run tells."""
-    tables, matched, waits, parts = inputs.tables, inputs.matched, inputs.waits, inputs.parts
-    in_window = bool(tables.ranks) and all(len(parts[rank].steps) for rank in tables.ranks)
+    """Communication per steady step: of the window's steps that all ranks have, else what the whole run tells."""
+    tables, matched, parts = inputs.tables, inputs.matched, inputs.parts
     steady = steady_steps(tables)
-    per_rank, used = [], 0
-    for rank in tables.ranks:
-        steps = parts[rank].steps if in_window else times_of_steps(tables, rank, steady)
-        used = len(steps)
-        per_rank.append(_of_rank(parts[rank], waits[rank], steps, rank, in_window))
+    in_windows = [step for step in steady if all(step in parts[rank].steps for rank in inputs.own.ranks)]
+    used, bound = prefer(in_windows or steady, inputs.bound)
+    per_rank = [_of_rank(inputs, rank, used, in_window=bool(in_windows), bound=bound) for rank in inputs.own.ranks]
     logical = matched.unique(["group", "seq", "kind"])
-    known = logical.filter(pl.col("kind").is_in(_KNOWN))
+    recorded = tables.world_size == 1 or logical.height > 0
+    total, exposed, wait, transfer = (
+        _mean([getattr(row, name) for row in per_rank]) for name in ("total", "exposed", "wait", "transfer")
+    )
+
+    def count(which: pl.Expr) -> int | None:
+        return logical.filter(which).height if recorded else None
+
     section = Communication(
-        basis="window" if in_window else "zones",
-        steps_used=used,
-        collectives=logical.height,
-        matched=logical.filter(pl.col("seen") == pl.col("members")).height,
-        unmatched=logical.filter(pl.col("seen") != pl.col("members")).height,
-        unclassified=logical.height - known.height,
-        total=_mean([row.total for row in per_rank]),
-        exposed=_mean([row.exposed for row in per_rank]),
-        overlapped=_difference(_mean([row.total for row in per_rank]), _mean([row.exposed for row in per_rank])),
-        wait=_mean([row.wait for row in per_rank]),
-        transfer=_mean([row.transfer for row in per_rank]),
+        basis="window" if in_windows else "zones",
+        steps_used=len(used),
+        collectives=count(pl.lit(True)),
+        matched=count(pl.col("seen") == pl.col("members")),
+        unmatched=count(pl.col("seen") < pl.col("recorded")),
+        unclassified=count(~pl.col("kind").is_in(_KNOWN)),
+        total=total,
+        exposed=exposed,
+        overlapped=_difference(total, exposed),
+        wait=wait,
+        transfer=transfer,
         per_rank=per_rank,
-        by_kind=_by_kind(matched),
+        by_kind=_by_kind(matched, steady),
         buckets=_buckets(tables, matched, steady),
     )
-    return section, _missing(tables, section, in_window)
+    return section, _missing(inputs, section, bound=bound)
 
 
-def _of_rank(parts: RankParts, waits: RankWaits, steps: Intervals, rank: int, in_window: bool) -> RankCommunication:
-    def per_step(a: Intervals) -> float | None:
-        return float(intervals.covered(a, steps[:, 0], steps[:, 1]).mean()) / MS if len(steps) else None
+def _of_rank(inputs: Inputs, rank: int, used: list[int], *, in_window: bool, bound: bool) -> RankCommunication:
+    parts = inputs.parts[rank]
+    steps = times_of_steps(inputs.tables, rank, used)
+    in_flight = parts.in_flight(steps) if in_window else None
 
-    total = per_step(parts.collectives) if in_window else None
-    exposed = None
-    if in_window:
-        cut = intervals.assign(steps[:, 0], steps[:, 1], [parts.data, parts.compute, parts.wait, parts.transfer])
-        exposed = float(cut[:, 2:4].sum(axis=1).mean()) / MS
-    wait = per_step(waits.waits)
-    return RankCommunication(rank=rank, total=total, exposed=exposed, wait=wait, transfer=_difference(total, wait))
+    def mean(ns: Times) -> float | None:
+        return float(ns.mean()) / MS if len(ns) else None
+
+    def covered(part: Intervals) -> Times:
+        return intervals.covered(part, steps[:, 0], steps[:, 1])
+
+    total = None if in_flight is None else mean(in_flight)
+    wait = mean(covered(inputs.waits[rank].pending)) if bound else None
+    return RankCommunication(
+        rank=rank,
+        total=total,
+        exposed=None if in_flight is None else mean(covered(parts.exposed)),
+        wait=wait,
+        transfer=_difference(total, wait),
+    )
 
 
 def _wait() -> pl.Expr:
@@ -80,14 +99,16 @@ def _transfer() -> pl.Expr:
     return ((pl.col("ended") - pl.col("binds_until")) / MS).clip(lower_bound=0.0)
 
 
-def _by_kind(matched: pl.DataFrame) -> list[CollectiveKind]:
+def _by_kind(matched: pl.DataFrame, steady: list[int]) -> list[CollectiveKind]:
+    """Calls are counted over the whole run; how long they take is told by steady steps, as start-up would drown it."""
+    in_steady = pl.col("step").is_in(steady)
     table = (
         matched.group_by("kind", "group", "bytes")
         .agg(
-            pl.struct("group", "seq").n_unique().alias("count"),
+            pl.col("seq").n_unique().alias("count"),
             pl.col("members").first(),
-            _wait().mean().alias("wait"),
-            _transfer().mean().alias("transfer"),
+            _wait().filter(in_steady).mean().alias("wait"),
+            _transfer().filter(in_steady).mean().alias("transfer"),
         )
         .sort(["kind", "group", "bytes"])
     )
@@ -113,14 +134,15 @@ def _by_kind(matched: pl.DataFrame) -> list[CollectiveKind]:
 
 def _buckets(tables: Tables, matched: pl.DataFrame, steady: list[int]) -> list[Bucket]:
     reduced = matched.filter(pl.col("bucket").is_not_null() & pl.col("step").is_in(steady))
+    most_often = pl.col("last_rank").drop_nulls().mode().min()
     table = (
         reduced.group_by("model", "bucket", "group", "bytes")
         .agg(
             pl.col("seq").n_unique().alias("count"),
             _wait().mean().alias("wait"),
             _transfer().mean().alias("transfer"),
-            pl.col("last_rank").drop_nulls().mode().first().alias("last_rank"),
-            (pl.col("last_rank") == pl.col("last_rank").drop_nulls().mode().first()).mean().alias("last_share"),
+            most_often.alias("last_rank"),
+            (pl.col("last_rank") == most_often).mean().alias("last_share"),
         )
         .sort("model", "bucket", "bytes")
     )
@@ -140,16 +162,29 @@ def _buckets(tables: Tables, matched: pl.DataFrame, steady: list[int]) -> list[B
     return rows
 
 
-def _missing(tables: Tables, section: Communication, in_window: bool) -> list[NotObserved]:
-    missing = []
-    if tables.world_size > 1 and not section.collectives:
+def _missing(inputs: Inputs, section: Communication, *, bound: bool) -> list[NotObserved]:
+    tables, missing = inputs.tables, []
+
+    def why_not(figure: str) -> str:
+        if not section.steps_used:
+            return NO_STEP
+        if figure in ("wait", "transfer") and not bound:
+            return UNBOUND
+        return _NO_WINDOW if section.basis == "zones" else ENDLESS
+
+    if section.collectives is None:
         missing.append(NotObserved("communication", None, "the flight recorder holds no collective of this run"))
-    if not in_window:
-        reason = "ends of collectives are seen in a Kineto window only, and not every rank has a steady step inside one"
-        missing += [
-            NotObserved(f"communication.{name}", None, reason)
-            for name in ("total", "exposed", "overlapped", "transfer")
-        ]
+    else:
+        for name in ("total", "exposed", "overlapped", "wait", "transfer"):
+            if getattr(section, name) is None:
+                missing.append(NotObserved(f"communication.{name}", None, why_not(name)))
+        for part in ("by_kind", "buckets"):
+            for name, reason in (("wait", _NO_WAIT), ("transfer", _NO_TRANSFER)):
+                if any(getattr(row, name) is None for row in getattr(section, part)):
+                    missing.append(NotObserved(f"communication.{part}.{name}", None, reason))
+    without = sorted(set(tables.ranks).difference(inputs.own.ranks))
+    if without:
+        missing.append(NotObserved("communication.per_rank", without, NO_STEP))
     if any(facts.get("ddp") for facts in tables.facts.values()) and not section.buckets:
         missing.append(NotObserved("communication.buckets", None, "no all-reduce could be told to be a DDP bucket's"))
     lost = {

@@ -8,9 +8,11 @@ import numpy as np
 import polars as pl
 
 from distprof.analyze.inputs import Inputs
-from distprof.analyze.parts import LOADING
-from distprof.analyze.steady import FEWEST_STEPS, MS, times_of_steps
+from distprof.analyze.parts import LOADING, NEXT, STARTING
+from distprof.analyze.steady import FEWEST_STEPS, MS, NO_STEP, pairs, steady_steps, times_of_steps
 from distprof.result import DataLoading, NotObserved, RankLoading
+from distprof.trace import intervals
+from distprof.trace.intervals import Intervals
 from distprof.trace.tables import Tables
 
 STALL_SHARE = 0.1
@@ -18,49 +20,78 @@ STALL_SHARE = 0.1
 
 def data_loading(inputs: Inputs) -> tuple[DataLoading, list[NotObserved]]:
     """Time in loaders per steady step and rank; a rank stalls if that is more than a tenth of its step."""
-    tables, own = inputs.tables, inputs.own
+    tables = inputs.tables
+    used = steady_steps(tables)
     zones = tables.zones.filter((pl.col("thread") == 0) & pl.col("kind").is_in(LOADING))
-    with_loader = set(zones["rank"].unique())
-    waited = own.of_kind(*LOADING).mean(axis=1) / MS if own.steps else None
-    rows = []
-    for index, rank in enumerate(own.ranks):
-        wait = float(waited[index]) if waited is not None and rank in with_loader else None
-        steps = times_of_steps(tables, rank, own.steps)
-        settings = _longest_waited_for(tables, zones.filter(pl.col("rank") == rank), rank)
-        rows.append(
-            RankLoading(
-                rank=rank,
-                wait=wait,
-                share_of_step=wait * MS / float(np.diff(steps).mean()) if wait is not None else None,
-                startup=_startup(zones.filter(pl.col("rank") == rank)),
-                num_workers=settings.get("num_workers"),
-                pin_memory=settings.get("pin_memory"),
-            )
-        )
+    rows = [_of_rank(tables, zones.filter(pl.col("rank") == rank), rank, used) for rank in tables.ranks]
     shares = [row.share_of_step for row in rows if row.share_of_step is not None]
-    if len(own.steps) < FEWEST_STEPS or not shares:
+    if len(used) < FEWEST_STEPS or not shares:
         verdict = "undecided"
     else:
         verdict = "stalls" if max(shares) > STALL_SHARE else "keeps_up"
-    section = DataLoading(basis="zones", steps_used=len(own.steps), verdict=verdict, per_rank=rows)  # type: ignore[arg-type]
-    without = [rank for rank in own.ranks if rank not in with_loader]
-    reason = "no torch DataLoader was iterated in the training thread"
-    return section, [NotObserved("data_loading.per_rank.wait", without, reason)] if without else []
+    section = DataLoading(basis="zones", steps_used=len(used), verdict=verdict, per_rank=rows)  # type: ignore[arg-type]
+    return section, _missing(section)
+
+
+def _of_rank(tables: Tables, zones: pl.DataFrame, rank: int, used: list[int]) -> RankLoading:
+    """`zones` are those of the rank's loaders."""
+    steps = times_of_steps(tables, rank, used)
+    waited = zones.filter(pl.col("kind").is_in(NEXT))
+    wait = share = None
+    if zones.height and len(steps):
+        wait = _per_step(waited, steps) / MS
+        share = wait * MS / float(np.diff(steps).mean())
+    settings = _settings(tables, waited, rank, steps)
+    return RankLoading(
+        rank=rank,
+        wait=wait,
+        share_of_step=share,
+        startup=_startup(zones),
+        num_workers=settings.get("num_workers"),
+        pin_memory=settings.get("pin_memory"),
+    )
+
+
+def _per_step(zones: pl.DataFrame, steps: Intervals) -> float:
+    """Mean time in `zones` per step, in ns; zones inside them, such as a garbage collection, are a part of it."""
+    return float(intervals.covered(intervals.union(pairs(zones, "start", "end")), steps[:, 0], steps[:, 1]).mean())
 
 
 def _startup(zones: pl.DataFrame) -> float | None:
-    """Time in `__iter__` and in each loader's first `__next__`, in ms."""
+    """Time in `__iter__`, in each loader's first `__next__`, and in those that waited for workers to start; in ms."""
     if not zones.height:
         return None
-    ms = (zones["end"] - zones["start"]) / MS
-    timed = zones.with_columns(ms.alias("ms")).sort("start")
-    first = timed.filter(pl.col("kind") == "data_loading").group_by("name").agg(pl.col("ms").first())["ms"].sum()
-    return float(timed.filter(pl.col("kind") == "loader_start")["ms"].sum()) + float(first)
+    nexts = pl.col("kind") != "loader_start"
+    first = nexts & (pl.col("start") == pl.col("start").filter(nexts).min().over("name"))
+    starting = zones.filter(pl.col("kind").is_in(STARTING) | first)
+    return float((starting["end"] - starting["start"]).sum()) / MS
 
 
-def _longest_waited_for(tables: Tables, zones: pl.DataFrame, rank: int) -> dict[str, Any]:
-    if not zones.height:
+def _settings(tables: Tables, waited: pl.DataFrame, rank: int, steps: Intervals) -> dict[str, Any]:
+    """Facts of the loader that was waited for longest in `steps`."""
+    if not len(steps) or not len(waited):
         return {}
-    longest = zones.group_by("name").agg((pl.col("end") - pl.col("start")).sum().alias("ns")).sort("ns")["name"][-1]
+    waits = {
+        name: _per_step(of_loader, steps) for (name,), of_loader in waited.partition_by("name", as_dict=True).items()
+    }
+    longest = max(waits, key=lambda name: waits[name])
     loaders = tables.facts.get(rank, {}).get("loaders", ())
     return next((row for row in loaders if row["name"] == longest), {})
+
+
+def _missing(section: DataLoading) -> list[NotObserved]:
+    with_loader = [row for row in section.per_rank if row.startup is not None]
+    without = [row.rank for row in section.per_rank if row.startup is None]
+    missing = []
+    if without:
+        reason = "no torch DataLoader was iterated in the training thread"
+        missing.append(NotObserved("data_loading.per_rank", without, reason))
+    for figures, reason in (
+        (("wait", "share_of_step"), NO_STEP),
+        (("num_workers", "pin_memory"), "which loader was waited for in steps, or with which settings, is not known"),
+    ):
+        for figure in figures:
+            ranks = [row.rank for row in with_loader if getattr(row, figure) is None]
+            if ranks:
+                missing.append(NotObserved(f"data_loading.per_rank.{figure}", ranks, reason))
+    return missing

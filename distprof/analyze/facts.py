@@ -9,7 +9,7 @@ from typing import Any, Literal
 import polars as pl
 
 from distprof.analyze.inputs import Inputs
-from distprof.analyze.steady import steps_in_windows
+from distprof.analyze.steady import samples_per_step, steps_in_windows
 from distprof.result import Conditions, NotObserved, RankRow, Window
 from distprof.trace.tables import Tables
 
@@ -17,42 +17,63 @@ from distprof.trace.tables import Tables
 def ranks(inputs: Inputs) -> tuple[list[RankRow], list[NotObserved]]:
     """One row for each rank of the world, and what went wrong in each."""
     tables, recording = inputs.tables, inputs.recording
-    rows = [
-        _row(rank, tables, recording.traces.get(rank), recording.failures.get(rank))
-        for rank in range(tables.world_size)
+    rows = [_row(inputs, rank) for rank in range(tables.world_size)]
+    notes = [
+        NotObserved("ranks", [row.rank], recording.absent.get(row.rank, "it left nothing that could be read"))
+        for row in rows
+        if row.status == "missing"
     ]
-    missing = [row.rank for row in rows if row.status == "missing"]
-    notes = [NotObserved("ranks", missing, "they left nothing in the run directory")] if missing else []
     for rank, facts in sorted(tables.facts.items()):
         notes += [NotObserved("recording", [rank], text) for text in facts.get("problems", ())]
         for window in facts.get("windows", ()):
             if window["reason"]:
                 notes.append(NotObserved(f"windows[{window['index']}]", [rank], window["reason"]))
-    without = [rank for rank, facts in sorted(tables.facts.items()) if facts.get("requested") and not facts["windows"]]
-    if without:
-        reason = "the Kineto window never opened: the training ended before the schedule's first window"
-        notes.append(NotObserved("windows", without, reason))
-    return rows, notes
+    for row in rows:
+        unseen = [activity for activity in row.requested if activity not in row.observed]
+        if unseen and row.trace is not None:
+            text = f"{', '.join(unseen)} activity was asked for and is not in the trace: no figure of it is given"
+            notes.append(NotObserved("ranks.observed", [row.rank], text))
+    return rows, notes + _never_opened(tables)
 
 
-def _row(rank: int, tables: Tables, trace: str | None, failure: str | None) -> RankRow:
-    facts = tables.facts.get(rank)
+def _never_opened(tables: Tables) -> list[NotObserved]:
+    without: dict[str, list[int]] = {}
+    for rank, facts in sorted(tables.facts.items()):
+        if facts.get("requested") and not facts["windows"]:
+            schedule = facts["schedule"]
+            opens = schedule["wait"] + max(0, schedule["warmup"] - 1)
+            text = f"the run had {facts['boundaries']} steps, and the schedule opens the first window after {opens}"
+            without.setdefault(f"the Kineto window never opened: {text}", []).append(rank)
+    return [NotObserved("windows", ranks, reason) for reason, ranks in without.items()]
+
+
+def _row(inputs: Inputs, rank: int) -> RankRow:
+    tables, recording = inputs.tables, inputs.recording
+    facts, failure = tables.facts.get(rank), recording.failures.get(rank)
     if facts is None:
-        return RankRow(rank=rank, host=None, device=None, status="missing", reason=failure or "it left no recording")
+        reasons = (failure, recording.absent.get(rank))
+        why = "; ".join(reason for reason in reasons if reason is not None)
+        return RankRow(rank=rank, host=None, device=None, status="missing", reason=why or "it left no recording")
     ended = facts["status"] == "finished"
     exception = (facts.get("exit") or {}).get("exception")
     status: Literal["complete", "partial"] = "complete" if ended else "partial"
-    reason = failure or exception or (None if ended else "it was cut off: its last records may be missing")
+    cut_off = None if ended else "it was cut off, or is still running: its last records may be missing"
     return RankRow(
         rank=rank,
         host=facts["host"],
         device=facts["device"],
         status=status,
-        reason=reason,
-        trace=trace,
+        reason=": ".join(reason for reason in (failure, exception) if reason is not None) or cut_off,
+        trace=recording.traces.get(rank),
         requested=facts["requested"],
-        observed=["cpu"] if tables.events.filter(pl.col("rank") == rank).height else [],
+        observed=_observed(tables, rank, facts["device"]),
     )
+
+
+def _observed(tables: Tables, rank: int, device: str) -> list[str]:
+    """Activities of which the rank's traces hold events."""
+    categories = set(tables.events.filter(pl.col("rank") == rank)["cat"].unique())
+    return ["cpu"] * ("cpu_op" in categories) + [device] * ("kernel" in categories)
 
 
 def windows(inputs: Inputs) -> tuple[list[Window], list[NotObserved]]:
@@ -67,11 +88,28 @@ def windows(inputs: Inputs) -> tuple[list[Window], list[NotObserved]]:
 
 
 def conditions(inputs: Inputs) -> tuple[Conditions, list[NotObserved]]:
-    """Loaders' and models' settings; ranks with the same ones share a row."""
-    section = Conditions(loader=_by_setting(inputs.tables, "loaders"), ddp=_by_setting(inputs.tables, "ddp"))
-    reason = "not recorded by this version"
-    names = ("batch_shapes", "samples_per_step", "autocast", "mode", "compiled")
-    return section, [NotObserved(f"conditions.{name}", None, reason) for name in names]
+    """Batches', models' and loaders' settings; ranks with the same ones share a row."""
+    tables = inputs.tables
+    facts = list(tables.facts.values())
+    models = [row for of_rank in facts for row in of_rank.get("models", ())]
+    shapes = sorted({", ".join(row["shapes"]) for of_rank in facts for row in of_rank.get("batches", ())})
+    section = Conditions(
+        batch_shapes=shapes or None,
+        samples_per_step=samples_per_step(tables),
+        autocast=any(row["autocast"] for row in models) if models else None,
+        mode="train" if any(row["mode"] == "train" for row in models) else "eval" if models else None,
+        compiled=any(row["compiled"] for row in models) if models else None,
+        loader=_by_setting(tables, "loaders"),
+        ddp=_by_setting(tables, "ddp"),
+    )
+    missing = []
+    if not shapes:
+        reason = "no torch DataLoader gave the training thread a batch with tensors"
+        missing += [NotObserved(f"conditions.{name}", None, reason) for name in ("batch_shapes", "samples_per_step")]
+    if not models:
+        reason = "no model was called in the training thread"
+        missing += [NotObserved(f"conditions.{name}", None, reason) for name in ("autocast", "mode", "compiled")]
+    return section, missing
 
 
 def _by_setting(tables: Tables, key: str) -> list[dict[str, Any]]:

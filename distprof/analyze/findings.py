@@ -20,6 +20,7 @@ _CHECKS: dict[Cause, str] = {
 }
 _ANY_CHECK = "look at these steps of that rank and of a peer side by side in the timeline"
 _CRITICAL_SHARE = 0.25
+_HIDDEN_SHARE = 0.1  # of its delay: a straggler that imposes less wait is hidden behind another one
 
 
 def findings(steps: Steps, stragglers: Stragglers, data_loading: DataLoading) -> list[Finding]:
@@ -46,13 +47,14 @@ def _of_straggler(row: Straggler, step: float | None) -> Finding:
         evidence["steps.steady.median"] = step
     if row.imposed_wait is not None:
         evidence["stragglers.imposed_wait"] = row.imposed_wait
+    hidden = row.imposed_wait is not None and row.imposed_wait < _HIDDEN_SHARE * row.delay
     return Finding(
         id=f"straggler.{row.cause}",
         severity=_severity(row.delay, step),  # type: ignore[arg-type]
         ranks=[row.rank],
         steps=row.steps[:5],
-        observation=f"rank {row.rank} spends {row.delay:.1f} ms more than its peers in {where} in each step, "
-        "and the others wait for it",
+        observation=f"rank {row.rank} takes {row.delay:.1f} ms longer than its peers in each step, mostly in {where}, "
+        + ("but comes before a rank that is later still" if hidden else "and the others wait for it"),
         hypothesis=_HYPOTHESES.get(row.cause, "something that only this rank does"),
         next_check=_CHECKS.get(row.cause, _ANY_CHECK),
         evidence=evidence,

@@ -9,7 +9,7 @@ import polars as pl
 
 from distprof.analyze.own_time import OwnTime, own_time
 from distprof.analyze.parts import RankParts, rank_parts
-from distprof.analyze.waits import RankWaits, match, rank_waits
+from distprof.analyze.waits import RankWaits, bound_steps, match, rank_waits
 from distprof.result import Clock
 from distprof.trace.tables import Tables
 
@@ -22,11 +22,13 @@ class Recording:
         traces: rank -> its Kineto trace, by name.
         trace_bytes: bytes of all Kineto traces on disk, None where there are none.
         failures: rank -> how the launcher saw it fail.
+        absent: rank -> why it may be that it left nothing, though its launcher started it.
     """
 
     traces: Mapping[int, str] = field(default_factory=dict)
     trace_bytes: int | None = None
     failures: Mapping[int, str] = field(default_factory=dict)
+    absent: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Inputs:
         clock: how far the ranks' times can be compared.
         recording: see `Recording`.
         matched: the collectives, as `waits.match` joined them.
+        bound: steps in which it is known who waited for whom.
         waits: rank -> where it was blocked.
         own: each rank's own time by step and zone.
         parts: rank -> what its time consists of.
@@ -47,6 +50,7 @@ class Inputs:
     clock: Clock
     recording: Recording
     matched: pl.DataFrame
+    bound: set[int]
     waits: dict[int, RankWaits]
     own: OwnTime
     parts: dict[int, RankParts]
@@ -54,14 +58,15 @@ class Inputs:
 
 def prepare(tables: Tables, clock: Clock, recording: Recording | None = None) -> Inputs:
     """Compute what several analyses need."""
-    matched = match(tables)
+    matched = match(tables, comparable=clock.verdict != "unaligned")
     waits = {rank: rank_waits(tables, matched, rank) for rank in tables.ranks}
     return Inputs(
         tables=tables,
         clock=clock,
         recording=recording or Recording(),
         matched=matched,
+        bound=bound_steps(tables, matched),
         waits=waits,
         own=own_time(tables, waits),
-        parts={rank: rank_parts(tables, waits[rank], rank) for rank in tables.ranks},
+        parts={rank: rank_parts(tables, matched, waits[rank], rank) for rank in tables.ranks},
     )

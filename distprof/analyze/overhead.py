@@ -18,30 +18,34 @@ _HOW = (
 def overhead(inputs: Inputs) -> tuple[Overhead, list[NotObserved]]:
     """Cost of zones, of the window and of its export."""
     tables = inputs.tables
-    missing = []
-    zones = _zones_ms_per_step(tables)
-    ratio = _window_ratio(tables)
-    if zones is None:
-        missing.append(NotObserved("overhead.zones_ms_per_step", None, "no rank lived to time itself, or made a step"))
-    if ratio is None:
-        reason = "there must be steady steps both inside and outside of a Kineto window"
-        missing.append(NotObserved("overhead.window_ratio", None, reason))
-    exports = [
-        (window["stop_s"] or 0.0) + (window["export_s"] or 0.0)
-        for facts in tables.facts.values()
-        for window in facts.get("windows", ())
-        if window["export_s"] is not None
-    ]
-    return (
-        Overhead(
-            zones_ms_per_step=zones,
-            window_ratio=ratio,
-            export_s=max(exports, default=None),
-            trace_bytes=inputs.recording.trace_bytes,
-            how=_HOW,
-        ),
-        missing,
+    section = Overhead(
+        zones_ms_per_step=_zones_ms_per_step(tables),
+        window_ratio=_window_ratio(tables),
+        export_s=_export_s(tables),
+        trace_bytes=inputs.recording.trace_bytes,
+        how=_HOW,
     )
+    reasons = {
+        "zones_ms_per_step": "no rank lived to time itself, or made a step",
+        "window_ratio": "there must be steady steps both inside and outside of a Kineto window",
+        "export_s": "no rank closed and exported a Kineto window",
+        "trace_bytes": "there is no Kineto trace",
+    }
+    missing = [
+        NotObserved(f"overhead.{figure}", None, reason)
+        for figure, reason in reasons.items()
+        if getattr(section, figure) is None
+    ]
+    return section, missing
+
+
+def _export_s(tables: Tables) -> float | None:
+    per_rank = []
+    for facts in tables.facts.values():
+        exported = [window for window in facts.get("windows", ()) if window["export_s"] is not None]
+        if exported:
+            per_rank.append(sum((window["stop_s"] or 0.0) + window["export_s"] for window in exported))
+    return max(per_rank, default=None)
 
 
 def _zones_ms_per_step(tables: Tables) -> float | None:

@@ -28,7 +28,7 @@ class OwnTime:
     """Own time in ns.
 
     Attributes:
-        ranks: R ranks.
+        ranks: R ranks, those that recorded steps.
         steps: S steps that are steady on all of them.
         zones: Z zones as (kind, name); `HOST` is the time outside of every zone.
         own: shape (R, S, Z).
@@ -48,16 +48,19 @@ class OwnTime:
 def own_time(tables: Tables, waits: dict[int, RankWaits]) -> OwnTime:
     """Cut every rank's training thread into own time by step and zone."""
     steps = steady_steps(tables)
+    ranks = sorted(set(tables.ranks).intersection(tables.steps["rank"]))
     used = tables.zones.filter((pl.col("thread") == 0) & (pl.col("kind") != "wait") & (pl.col("end") > pl.col("start")))
     names = used.select("kind", "name").unique(maintain_order=True)
     zones = [HOST, *names.iter_rows()]
     numbered = used.join(names.with_row_index("zone", offset=1), on=["kind", "name"], how="left")
-    own = np.zeros((len(tables.ranks), len(steps), len(zones)), dtype=np.int64)
-    for index, rank in enumerate(tables.ranks):
+    own = np.zeros((len(ranks), len(steps), len(zones)), dtype=np.int64)
+    for index, rank in enumerate(ranks):
         of_rank = pl.col("rank") == rank
-        edges = _edges(tables.steps.filter(of_rank).sort("step"), waits[rank].blocked)
-        own[index] = _own_time_of_rank(numbered.filter(of_rank), waits[rank].blocked, edges, steps, len(zones))
-    return OwnTime(ranks=tables.ranks, steps=steps, zones=zones, own=own)
+        of_steps = tables.steps.filter(of_rank).sort("step")
+        edges = _edges(of_steps, waits[rank].blocked)
+        by_step = _by_step(numbered.filter(of_rank), waits[rank].blocked, edges, len(zones))
+        own[index] = by_step[np.searchsorted(of_steps["step"].to_numpy(), steps)]
+    return OwnTime(ranks=ranks, steps=steps, zones=zones, own=own)
 
 
 def _edges(steps: pl.DataFrame, blocked: Intervals) -> Ints:
@@ -71,7 +74,8 @@ def _edges(steps: pl.DataFrame, blocked: Intervals) -> Ints:
     return np.column_stack([begin, end])
 
 
-def _own_time_of_rank(zones: pl.DataFrame, blocked: Intervals, edges: Ints, steps: list[int], count: int) -> Ints:
+def _by_step(zones: pl.DataFrame, blocked: Intervals, edges: Ints, count: int) -> Ints:
+    """Own time in each of `count` zones between each step's edges, in ns; shape (steps, count)."""
     start, end, number = (zones[column].to_numpy() for column in ("start", "end", "zone"))
     # Between two neighbouring cuts nothing changes, so each piece belongs to one step and one zone.
     cuts = np.unique(np.concatenate([start, end, blocked.ravel(), edges.ravel()]))
@@ -82,4 +86,4 @@ def _own_time_of_rank(zones: pl.DataFrame, blocked: Intervals, edges: Ints, step
     zone = np.append(number, 0)[intervals.innermost(start, end, begin)]
     table = np.zeros((len(edges), count), dtype=np.int64)
     np.add.at(table, (step[counted], zone[counted]), length[counted])
-    return np.asarray(table[steps])
+    return table

@@ -7,52 +7,90 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from distprof.analyze.steady import pairs, steps_in_windows, times_of_steps
-from distprof.analyze.waits import RankWaits
+from distprof.analyze.steady import pairs, steps_in_windows
+from distprof.analyze.waits import IN_FORWARD, RankWaits
 from distprof.trace import intervals
-from distprof.trace.intervals import Intervals
+from distprof.trace.intervals import Intervals, Times
 from distprof.trace.tables import Tables
 
-_END_OF_TIME = np.iinfo(np.int64).max
-LOADING = ("data_loading", "loader_start", "loader_end")
+# What a loader does in the training thread. Of its `__next__` the first one is apart while workers start.
+NEXT = ("data_loading", "loader_end")
+STARTING = ("loader_start", "loader_first")
+LOADING = (*NEXT, *STARTING)
+ENDLESS = "when a collective in these steps ended is not known"
 
 
 @dataclass(frozen=True, slots=True)
 class RankParts:
-    """What one rank's time in the window consists of: intervals in ns since the epoch.
+    """What one rank's time consists of: intervals in ns since the epoch.
 
     Attributes:
-        steps: steady steps that lie wholly inside a window; shape (n, 2).
+        recorded: whether its collectives were recorded; a rank that is alone has none.
+        steps: the steady steps that lie wholly inside a Kineto window of this rank.
         data: inside a loader.
-        compute: leaf operators of the training thread.
+        compute: leaf operators of the training thread, in windows.
         wait: blocked on a collective that somebody had not joined.
-        transfer: blocked on a collective that everybody had joined.
-        collectives: collectives in flight, from created to ended.
+        transfer: blocked on communication otherwise: everybody had joined, or nobody is known to bind the rank.
+        collectives: in flight: from created to ended or, where that is not known, to the next release of the rank.
+        endless: when those were created of which neither is known.
+        exposed: the part of `collectives` that is `wait` or `transfer` and neither `data` nor `compute`.
     """
 
-    steps: Intervals
+    recorded: bool
+    steps: list[int]
     data: Intervals
     compute: Intervals
     wait: Intervals
     transfer: Intervals
     collectives: Intervals
+    endless: Times
+    exposed: Intervals
+
+    def in_flight(self, steps: Intervals) -> Times | None:
+        """Union of the collectives in each of these steps, in ns; None if not all of their ends are known."""
+        if not self.recorded or intervals.contains(intervals.union(steps), self.endless).any():
+            return None
+        return intervals.covered(self.collectives, steps[:, 0], steps[:, 1])
+
+    def cut(self, steps: Intervals) -> Times:
+        """Cut each of these steps: lengths in ns of data, compute, wait, transfer and the rest; shape (steps, 5)."""
+        return intervals.assign(steps[:, 0], steps[:, 1], [self.data, self.compute, self.wait, self.transfer])
 
 
-def rank_parts(tables: Tables, waits: RankWaits, rank: int) -> RankParts:
-    """Collect the intervals of `rank`; without a window `steps` and `compute` are empty."""
+def rank_parts(tables: Tables, matched: pl.DataFrame, waits: RankWaits, rank: int) -> RankParts:
+    """Collect the intervals of `rank`; without a window `steps` and `compute` are empty. `matched` is `match`'s."""
     of_rank = pl.col("rank") == rank
-    zones = tables.zones.filter(of_rank & (pl.col("thread") == 0) & pl.col("kind").is_in(LOADING))
+    zones = tables.zones.filter(of_rank & (pl.col("thread") == 0))
     leaves = tables.events.filter(of_rank & pl.col("leaf") & (pl.col("thread") == tables.training_thread.get(rank, -1)))
-    in_flight = intervals.union(pairs(tables.collectives.filter(of_rank), "created", "ended"))
-    # Where a collective's end is not known, being blocked on it is all that is known of its transfer.
-    endless = tables.collectives.filter(of_rank & pl.col("ended").is_null()).with_columns(ended=pl.lit(_END_OF_TIME))
-    unknown_end = intervals.union(pairs(endless, "created", "ended"))
-    blocked = intervals.intersect(waits.blocked, intervals.union(in_flight, unknown_end))
+    collectives = matched.filter(of_rank)
+    # DDP's forward blocks on its broadcast to the end; outside of windows only the wait in it is known.
+    blocked = intervals.union(waits.blocked, pairs(collectives.filter(IN_FORWARD), "created", "ended"))
+    unfinished = collectives.filter(pl.col("ended").is_null())["created"].to_numpy()
+    until_released = _until_released(unfinished, blocked)
+    in_flight = intervals.union(pairs(collectives, "created", "ended"), until_released)
+    # A wait zone is communication by itself: what was waited for may be point-to-point, which `collectives` leaves out.
+    wait_zones = pairs(zones.filter(pl.col("kind") == "wait"), "start", "end")
+    communicating = intervals.intersect(blocked, intervals.union(in_flight, wait_zones))
+    data = intervals.union(pairs(zones.filter(pl.col("kind").is_in(LOADING)), "start", "end"))
+    compute = intervals.union(pairs(leaves, "start", "end"))
     return RankParts(
-        steps=times_of_steps(tables, rank, steps_in_windows(tables, rank)),
-        data=intervals.union(pairs(zones, "start", "end")),
-        compute=intervals.union(pairs(leaves, "start", "end")),
+        recorded=tables.world_size == 1 or len(collectives) > 0,
+        steps=steps_in_windows(tables, rank),
+        data=data,
+        compute=compute,
         wait=waits.waits,
-        transfer=intervals.subtract(blocked, waits.waits),
+        transfer=intervals.subtract(communicating, waits.waits),
         collectives=in_flight,
+        endless=unfinished[len(until_released) :],
+        exposed=intervals.subtract(intervals.intersect(in_flight, communicating), intervals.union(data, compute)),
     )
+
+
+def _until_released(created: Times, blocked: Intervals) -> Intervals:
+    """Where a collective's end is not known, it is over when the rank was released for the first time after that.
+
+    Those after which the rank was never released, which are the last ones, are left out.
+    """
+    release = np.searchsorted(blocked[:, 1], created, side="right")
+    released = release < len(blocked)
+    return np.column_stack([created[released], blocked[release[released], 1]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from distprof.analyze.breakdown import breakdown, totals
+from distprof.analyze.breakdown import breakdown
 from distprof.analyze.communication import communication
 from distprof.analyze.data_loading import data_loading
 from distprof.analyze.facts import conditions, ranks, windows
@@ -14,6 +14,7 @@ from distprof.analyze.inputs import Inputs
 from distprof.analyze.overhead import overhead
 from distprof.analyze.steps import steps
 from distprof.analyze.stragglers import stragglers
+from distprof.analyze.totals import totals
 from distprof.result import NotObserved
 
 Analysis = Callable[[Inputs], tuple[Any, list[NotObserved]]]

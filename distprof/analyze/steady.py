@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import numpy as np
 import polars as pl
 
@@ -10,15 +12,16 @@ from distprof.trace.tables import Tables
 
 MS = 1e6  # ns
 FEWEST_STEPS = 3  # below that a median says nothing
+NO_STEP = "no steady step was recorded"
 
 
 def steady_steps(tables: Tables) -> list[int]:
-    """Steps that are steady on every rank, ascending."""
+    """Steps that are steady on every rank that recorded any step, ascending."""
     steady = (
         tables.steps.filter(pl.col("excluded").is_null())
         .group_by("step")
         .agg(pl.col("rank").n_unique().alias("ranks"))
-        .filter(pl.col("ranks") == len(tables.ranks))
+        .filter(pl.col("ranks") == tables.steps["rank"].n_unique())
     )
     return sorted(steady["step"].to_list())
 
@@ -35,6 +38,19 @@ def steps_in_windows(tables: Tables, rank: int) -> list[int]:
     windows = tables.windows.filter(pl.col("rank") == rank).select(opened="start", closed="end")
     inside = steps.join_where(windows, pl.col("start") >= pl.col("opened"), pl.col("end") <= pl.col("closed"))
     return sorted(inside["step"].to_list())
+
+
+def prefer(steps: list[int], known: Set[int]) -> tuple[list[int], bool]:
+    """Those of `steps` that are `known`, and True; where there are none all of them, and False."""
+    chosen = [step for step in steps if step in known]
+    return (chosen, True) if chosen else (steps, False)
+
+
+def samples_per_step(tables: Tables) -> float | None:
+    """Samples that a rank loads per steady step: the mean over ranks and steps; None where nothing was loaded."""
+    steady = steady_steps(tables)
+    loaded = tables.batches.filter(pl.col("step").is_in(steady))["samples"].sum()
+    return float(loaded) / (len(steady) * len(tables.ranks)) if loaded else None
 
 
 def pairs(rows: pl.DataFrame, start: str, end: str) -> Intervals:

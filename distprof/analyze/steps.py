@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from distprof.analyze.inputs import Inputs
-from distprof.analyze.steady import MS, steady_steps
+from distprof.analyze.steady import MS, NO_STEP, samples_per_step, steady_steps
 from distprof.result import Excluded, NotObserved, RankSteps, Spread, Steps
 from distprof.trace.tables import Tables
 
@@ -27,7 +27,8 @@ def steps(inputs: Inputs) -> tuple[Steps, list[NotObserved]]:
     per_step = steady.group_by("step").agg(pl.col("ms").mean())["ms"]
     rows = []
     for rank in tables.ranks:
-        mine = spread(steady.filter(pl.col("rank") == rank)["ms"])
+        own = timed if steady.is_empty() else steady  # a rank that was cut off early leaves nothing to share
+        mine = spread(own.filter((pl.col("rank") == rank) & pl.col("excluded").is_null())["ms"])
         of_first = first.filter(pl.col("rank") == rank)["ms"]
         rows.append(
             RankSteps(
@@ -44,20 +45,40 @@ def steps(inputs: Inputs) -> tuple[Steps, list[NotObserved]]:
         boundary=_BOUNDARIES[tables.step_source],
         first=_mean(first["ms"]),
         micro_steps=_mean(steady["backwards"].cast(pl.Float64)),
-        samples_per_s=None,
+        samples_per_s=_samples_per_s(tables, per_step),
         steady=spread(per_step),
         per_rank=rows,
         excluded=_excluded(tables, timed),
     )
-    missing = [
-        NotObserved("steps.samples_per_s", None, "batch sizes are not recorded by this version"),
-        NotObserved("steps.excluded.compile", None, "compilation is not recorded by this version"),
-    ]
-    if tables.step_source == "none":
-        missing.append(NotObserved("steps.steady", None, "no step boundary was found"))
-    elif not len(per_step):
-        missing.append(NotObserved("steps.steady", None, "no step is steady on all ranks: the run is too short"))
-    return section, missing
+    return section, _missing(section)
+
+
+def _missing(section: Steps) -> list[NotObserved]:
+    missing = [NotObserved("steps.excluded.compile", None, "compilation is not recorded by this version")]
+    if section.samples_per_s is None:
+        reason = "no torch DataLoader gave the training thread a batch with tensors in a steady step"
+        missing.append(NotObserved("steps.samples_per_s", None, reason))
+    if section.source == "none":
+        reason = "no step boundary was found"
+        figures = ("first", "micro_steps", "steady", "per_rank", "excluded")
+        return missing + [NotObserved(f"steps.{figure}", None, reason) for figure in figures]
+    if section.first is None:
+        missing.append(NotObserved("steps.first", None, "the first step was not recorded"))
+    elif without := [row.rank for row in section.per_rank if row.first is None]:
+        missing.append(NotObserved("steps.per_rank.first", without, "these ranks made no step"))
+    if without := [row.rank for row in section.per_rank if row.median is None]:
+        missing.append(NotObserved("steps.per_rank.median", without, "no step of these ranks is steady"))
+    if section.steady.median is None:
+        missing.append(NotObserved("steps.steady", None, NO_STEP))
+        missing.append(NotObserved("steps.micro_steps", None, NO_STEP))
+    elif section.micro_steps is None:
+        missing.append(NotObserved("steps.micro_steps", None, "no zones tell how often backward ran"))
+    return missing
+
+
+def _samples_per_s(tables: Tables, step_ms: pl.Series) -> float | None:
+    samples, ms = samples_per_step(tables), _mean(step_ms)
+    return samples * len(tables.ranks) / ms * 1e3 if samples is not None and ms else None
 
 
 def spread(values: pl.Series) -> Spread:
@@ -71,16 +92,20 @@ def spread(values: pl.Series) -> Spread:
 
 
 def _excluded(tables: Tables, timed: pl.DataFrame) -> Excluded:
-    ranks = max(1, len(tables.ranks))
+    if not len(timed):
+        return Excluded()
+    ranks = timed["rank"].n_unique()
     ms = dict(timed.group_by("excluded").agg(pl.col("ms").sum() / ranks).iter_rows())
     # From a rank's first zone to its last one: what no step covers.
-    spans = tables.zones.filter(pl.col("thread") == 0).group_by("rank").agg(pl.col("start").min(), pl.col("end").max())
+    zones = tables.zones.filter((pl.col("thread") == 0) & pl.col("rank").is_in(timed["rank"].unique().implode()))
+    spans = zones.group_by("rank").agg(pl.col("start").min(), pl.col("end").max())
     whole = float((spans["end"] - spans["start"]).sum()) / MS / ranks
+    outside = max(0.0, whole - float(timed["ms"].sum()) / ranks)
     return Excluded(
         first=ms.get("first", 0.0),
         compile=None,
         export=ms.get("export", 0.0),
-        out_of_step=max(0.0, whole - float(timed["ms"].sum()) / ranks) if len(timed) else None,
+        out_of_step=outside + ms.get("out_of_step", 0.0),
     )
 
 

@@ -13,11 +13,15 @@ import polars as pl
 
 from distprof.analyze.steady import pairs
 from distprof.trace import intervals
-from distprof.trace.intervals import Intervals
+from distprof.trace.intervals import Intervals, Times
 from distprof.trace.tables import Tables
 
 # Kinds in which every end comes after every start.
 SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+# Of what `match` returns, DDP's broadcasts of its buffers: they block where they are created.
+IN_FORWARD = pl.col("binds") & (pl.col("kind") == "broadcast")
+
+UNBOUND = "who waited for whom is not known: not all members' recordings hold these collectives, on one clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,54 +30,65 @@ class RankWaits:
 
     Attributes:
         blocked: the training thread did nothing but wait for collectives.
-        waits: the part of `blocked` in which somebody had not arrived yet.
-        waits_for: that part by the rank that arrived last.
+        pending: it had created a collective that somebody else had not, whether it was blocked or went on.
+        waits: what lies in both.
     """
 
     blocked: Intervals
+    pending: Intervals
     waits: Intervals
-    waits_for: dict[int, Intervals]
 
 
-def match(tables: Tables) -> pl.DataFrame:
+def match(tables: Tables, *, comparable: bool = True) -> pl.DataFrame:
     """Join each collective with what the other members did.
+
+    Args:
+        comparable: whether times of different ranks can be compared. If not, nobody is known to bind anybody.
 
     Returns:
         `tables.collectives` with the columns
-        `binds_until` (ns: when the last rank that binds this one had created it, null where nobody is known to),
-        `last_rank` (the rank that did), `seen` (ranks that recorded it), `members` (ranks of its group).
+        `members` (ranks of its group), `recorded` (those of them that left recordings), `seen` (those that recorded
+        this collective), `binds` (whether it ends after something that others do: True for symmetric kinds and for
+        DDP's broadcast in forward, in groups of more than one rank), `binds_until` (ns: when the last rank that binds
+        it had created it; null if it is not bound, or if not all of that was seen), `last_rank` (the rank that did).
     """
     sizes = pl.DataFrame(
-        {
-            "group": [group.id for group in tables.groups],
-            "members": [len(group.members) for group in tables.groups],
-            "root": [min(group.members, default=0) for group in tables.groups],
-        },
-        schema={"group": pl.Int32, "members": pl.Int64, "root": pl.Int32},
+        [
+            (group.id, len(group.members), len(set(group.members).intersection(tables.ranks)), min(group.members))
+            for group in tables.groups
+            if group.members
+        ],
+        schema={"group": pl.Int32, "members": pl.Int64, "recorded": pl.Int64, "root": pl.Int32},
+        orient="row",
     )
     joined = tables.collectives.join(sizes, on="group", how="left")
     key = ["group", "seq", "kind"]
     per_collective = joined.group_by(key).agg(
-        pl.len().alias("seen"),
+        pl.col("rank").n_unique().cast(pl.Int64).alias("seen"),
         pl.col("created").max().alias("last_created"),
-        pl.col("rank").sort_by("created").last().alias("last_rank_created"),
+        pl.col("rank").sort_by("created", "rank").last().alias("last_rank_created"),
         pl.col("created").filter(pl.col("rank") == pl.col("root")).first().alias("root_created"),
     )
+    several = pl.col("members") > 1
+    symmetric = several & pl.col("kind").is_in(SYMMETRIC)
     # DDP broadcasts its buffers in forward, from the group's first rank; of other broadcasts the root is not recorded.
-    from_root = (pl.col("kind") == "broadcast") & (pl.col("zone") == "forward")
-    symmetric = pl.col("kind").is_in(SYMMETRIC) & (pl.col("seen") == pl.col("members")) & (pl.col("members") > 1)
+    from_root = several & (pl.col("kind") == "broadcast") & pl.col("zone").is_in(("forward", "evaluation"))
+    all_seen = symmetric & (pl.col("seen") == pl.col("members")) & comparable
+    root_seen = from_root & pl.col("root_created").is_not_null() & comparable
+    root_is_last = pl.col("root_created") > pl.col("created")
     return (
         joined.join(per_collective, on=key, how="left")
         .with_columns(
-            pl.when(symmetric)
+            (symmetric | from_root).fill_null(False).alias("binds"),
+            pl.when(all_seen)
             .then(pl.col("last_created"))
-            .when(from_root)
+            .when(root_seen)
             .then(pl.max_horizontal("root_created", "created"))
             .alias("binds_until"),
-            pl.when(symmetric)
+            pl.when(all_seen)
             .then(pl.col("last_rank_created"))
-            .when(from_root)
-            .then(pl.col("root"))
+            .when(root_seen)
+            .then(pl.when(root_is_last).then(pl.col("root")).otherwise(pl.col("rank")))
             .alias("last_rank"),
         )
         .drop("last_created", "last_rank_created", "root_created", "root")
@@ -81,33 +96,43 @@ def match(tables: Tables) -> pl.DataFrame:
     )
 
 
+def bound_steps(tables: Tables, matched: pl.DataFrame) -> set[int]:
+    """Steps in which it is known of every rank whom it waited for, and how long; `matched` is `match`'s."""
+    if tables.world_size > 1 and not matched.height:
+        return set()
+    unknown = matched.filter(pl.col("binds") & pl.col("binds_until").is_null())["step"]
+    return set(tables.steps["step"]).difference(unknown)
+
+
 def rank_waits(tables: Tables, matched: pl.DataFrame, rank: int) -> RankWaits:
     """Find where `rank` was blocked; `matched` is `match`'s."""
     mine = matched.filter(pl.col("rank") == rank)
     zones = tables.zones.filter((pl.col("rank") == rank) & (pl.col("thread") == 0))
-    in_forward = mine.filter((pl.col("kind") == "broadcast") & (pl.col("zone") == "forward"))
-    blocked = intervals.union(
-        pairs(zones.filter(pl.col("kind") == "wait"), "start", "end"),
-        _ends_of_backward(zones, mine),
-        pairs(in_forward, "created", "binds_until"),
-    )
-    bound = mine.filter(pl.col("binds_until") > pl.col("created"))
-
-    def waits(rows: pl.DataFrame) -> Intervals:
-        return intervals.intersect(blocked, intervals.union(pairs(rows, "created", "binds_until")))
-
-    others = bound.filter(pl.col("last_rank") != rank)
-    return RankWaits(
-        blocked=blocked,
-        waits=waits(bound),
-        waits_for={key[0]: waits(rows) for key, rows in others.partition_by("last_rank", as_dict=True).items()},
-    )
-
-
-def _ends_of_backward(zones: pl.DataFrame, collectives: pl.DataFrame) -> Intervals:
-    """DDP waits for all buckets at the end of backward: from the last one's creation to backward's return."""
+    wait_zones = intervals.union(pairs(zones.filter(pl.col("kind") == "wait"), "start", "end"))
     backward = pairs(zones.filter(pl.col("kind") == "backward"), "start", "end")
-    created = collectives.filter(pl.col("zone") == "backward")["created"].to_numpy()
-    last = np.searchsorted(created, backward[:, 1], side="right") - 1
-    found = (last >= 0) & (created[last] >= backward[:, 0]) if len(created) else np.zeros(len(backward), dtype=bool)
-    return np.column_stack([created[last[found]], backward[found, 1]])
+    blocked = intervals.union(
+        wait_zones,
+        _ends_of_backward(backward, mine["created"].to_numpy(), wait_zones[:, 0]),
+        pairs(mine.filter(IN_FORWARD), "created", "binds_until"),
+    )
+    pending = intervals.union(pairs(mine, "created", "binds_until"))
+    return RankWaits(blocked=blocked, pending=pending, waits=intervals.intersect(blocked, pending))
+
+
+def waits_for(matched: pl.DataFrame, waits: RankWaits, rank: int, other: int) -> Intervals:
+    """The part of the waits of `rank` in which `other` was the last that a collective needed."""
+    needed = matched.filter((pl.col("rank") == rank) & (pl.col("last_rank") == other) & (pl.col("rank") != other))
+    return intervals.intersect(waits.blocked, intervals.union(pairs(needed, "created", "binds_until")))
+
+
+def _ends_of_backward(backward: Intervals, created: Times, wait_starts: Times) -> Intervals:
+    """Where DDP waits for its buckets: from the last one's creation to backward's return.
+
+    A collective that Python code in backward waits for itself, as SyncBatchNorm and tensor parallelism do, has a wait
+    zone after it: then backward is not known to wait for anything at its end.
+    """
+    last = np.searchsorted(created, backward[:, 1]) - 1
+    creation = np.append(created, -1)[last]
+    awaited = np.searchsorted(wait_starts, creation) < np.searchsorted(wait_starts, backward[:, 1])
+    found = (creation >= backward[:, 0]) & ~awaited
+    return np.column_stack([creation[found], backward[found, 1]])

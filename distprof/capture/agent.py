@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 import torch.distributed as dist
 
 from distprof.capture.collectives import SCHEMA as COLLECTIVES_SCHEMA
@@ -28,10 +29,11 @@ from distprof.capture.other_profilers import OtherProfilers
 from distprof.capture.window import Window
 from distprof.capture.zones import SCHEMA as ZONES_SCHEMA
 from distprof.capture.zones import ZoneRecorder, now
+from distprof.run.activities import why_unavailable
 from distprof.run.config import CaptureConfig
 from distprof.run.directory import RunDirectory
 from distprof.run.files import Stream
-from distprof.run.identity import Identity, host_name, read_identity
+from distprof.run.identity import Identity, IdentityError, host_name, read_identity
 from distprof.run.secrets import mask_text
 
 _FIRST_FLUSH_S = 0.1  # a process that is killed early leaves something, too
@@ -75,6 +77,8 @@ class Agent:
         self._collectives: FlightRecorder | None = FlightRecorder(
             Stream(files.collectives, {"schema": COLLECTIVES_SCHEMA, **header})
         )
+        config, refused = _possible(config)
+        warnings += refused
         self._window = Window(config, files, identity, others) if config.wants_window(identity.rank) else None
         self.facts = Facts(files, identity, config, self._window.activities if self._window else [])
         self._batches = Batches()
@@ -294,10 +298,14 @@ class Agent:
 
 def _identity() -> Identity:
     """Who this is: the process group knows best, where there is one already."""
-    identity = read_identity(os.environ)
     if not dist.is_available() or not dist.is_initialized():
-        return identity
+        return read_identity(os.environ)
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    try:
+        identity = read_identity(os.environ)
+    except IdentityError as error:
+        told = f"{error} The process group says rank {rank} of {world_size}, and was believed."
+        return Identity(rank, None, world_size, attempt=0, launcher="process group", warnings=(told,))
     if (rank, world_size) == (identity.rank, identity.world_size):
         return identity
     warnings = identity.warnings
@@ -307,3 +315,11 @@ def _identity() -> Identity:
             f"{world_size}; the process group was believed",
         )
     return replace(identity, rank=rank, world_size=world_size, warnings=warnings)
+
+
+def _possible(config: CaptureConfig) -> tuple[CaptureConfig, list[str]]:
+    """The settings without the activities that this process cannot record, and why it cannot."""
+    reasons = {name: why_unavailable(name, torch) for name in config.activities or ()}
+    refused = [f"{name} activity is not recorded: {reason}" for name, reason in reasons.items() if reason is not None]
+    possible = [name for name, reason in reasons.items() if reason is None]
+    return (replace(config, activities=possible or None), refused) if refused else (config, [])

@@ -14,6 +14,7 @@ import torch
 from torch.autograd import profiler as torch_profiler
 
 from distprof.capture.other_profilers import OtherProfilers
+from distprof.run.activities import available_activities
 from distprof.run.config import CaptureConfig
 from distprof.run.directory import RankFiles
 from distprof.run.identity import Identity
@@ -51,7 +52,7 @@ class Window:
         self._others = others
         others.make_way = self._make_way
         self.facts: list[dict[str, Any]] = []
-        self.activities = config.activities or ["cpu"]
+        self.activities = config.activities or available_activities(torch)
 
     def at_boundary(self, boundary: int) -> str | None:
         """Do what the schedule asks for when `boundary` steps are over; what was done in words, or None.

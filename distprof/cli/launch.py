@@ -12,9 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torch.distributed.run import get_args_parser
+
 from distprof.cli.capture_options import add_capture_options, capture_config
 from distprof.cli.parser import Parser
-from distprof.launcher.local import World, launch, torchrun_parser, why_refused
+from distprof.launcher.local import World, launch, why_refused
 from distprof.launcher.spec import LaunchSpec, new_run_dir, versions
 from distprof.run.config import sample_of_ranks
 from distprof.run.directory import RunDirectory
@@ -45,7 +47,7 @@ class LaunchParser(Parser):
 def build_parser() -> LaunchParser:
     """torchrun's own parser, and our options in a group of their own."""
     parser = LaunchParser(
-        torchrun_parser(),
+        get_args_parser(),
         prog="distprof launch",
         description="Run a training exactly as torchrun would, record every rank, and report.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -69,7 +71,7 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     if reason := why_refused(arguments.activities):
         parser.error(f"--activities {','.join(arguments.activities)}: {reason}, or give --activities auto")
-    world = World(arguments)
+    world = World.of(arguments)
     window_ranks = _window_ranks(parser, arguments, world)
     try:
         run_dir = arguments.run_dir or new_run_dir(arguments.training_script, time.strftime("%Y%m%d-%H%M%S"))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distprof.cli.parser import Parser, output_file
+from distprof.cli.parser import Parser, load_recordings, output_file
 from distprof.pipeline import build
 from distprof.report.timeline import write_timeline
 from distprof.run.manifest import RunDirectoryError
-from distprof.trace.load import load
 
 _ENDINGS = (".json.gz", ".json")
 
@@ -19,9 +18,7 @@ def build_parser() -> Parser:
         prog="distprof merge",
         description="Write the timeline of all ranks on one clock, to be opened at https://ui.perfetto.dev.",
     )
-    parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="RUN|TRACES", help="A run directory: what `distprof launch` printed."
-    )
+    parser.add_recordings()
     parser.add_argument(
         "-o",
         "--output",
@@ -43,9 +40,8 @@ def main(argv: list[str]) -> int:
         parser.error(f"{output} must end with {' or '.join(_ENDINGS)}")
     if output.exists() and not arguments.force:
         parser.error(f"{output} exists: give another name, or --force to overwrite it")
-    path = parser.one_run(arguments.paths)
     try:
-        run = load(path)
+        run = load_recordings(arguments)
         write_timeline(run, build(run), output)
     except RunDirectoryError as error:
         parser.error(str(error))

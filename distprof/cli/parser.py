@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from distprof.trace.loaded import Run
 
 
 class Parser(argparse.ArgumentParser):
@@ -13,15 +17,62 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
-    def one_run(self, paths: list[Path]) -> Path:
-        """The run directory out of the command line's paths; anything else is an error."""
-        if len(paths) > 1:
-            self.error("several paths were given, and this version reads one run directory at a time")
-        path = paths[0]
-        if not path.is_dir():
-            what = "is a file" if path.exists() else "does not exist"
-            self.error(f"{path} {what}: give a run directory, the folder that `distprof launch` printed")
-        return path
+    def add_recordings(self) -> None:
+        """Add what `load` reads: paths, and what the user knows of traces that others recorded."""
+        self.add_argument(
+            "paths",
+            nargs="+",
+            type=Path,
+            metavar="RUN|TRACES",
+            help="A run directory: what `distprof launch` printed. Or traces of one job that anybody recorded: files, "
+            "folders and globs.",
+        )
+        self.add_argument(
+            "--rank",
+            action="append",
+            type=_rank_of_file,
+            default=[],
+            metavar="FILE=N",
+            help="FILE is the trace of rank N; for traces that do not tell it themselves. Can be repeated.",
+        )
+        self.add_argument(
+            "--collective",
+            action="append",
+            type=_kernels,
+            default=[],
+            metavar="REGEX[=KIND]",
+            help="Kernels with such names communicate, beside those that are known; KIND is all_reduce, all_gather "
+            "and so on. For traces that others recorded. Can be repeated.",
+        )
+
+
+def _rank_of_file(text: str) -> tuple[str, int]:
+    file, _, rank = text.rpartition("=")
+    if not file or not rank.isascii() or not rank.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not FILE=N, such as trace.json=3")
+    return file, int(rank)
+
+
+def _kernels(text: str) -> tuple[str, str | None]:
+    pattern, _, kind = text.rpartition("=")
+    if not pattern or not re.fullmatch(r"[a-z_]+", kind):
+        pattern, kind = text, ""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{pattern!r} is no regular expression ({error})") from error
+    return pattern, kind or None
+
+
+def load_recordings(arguments: argparse.Namespace) -> Run:
+    """Read what `Parser.add_recordings` was given.
+
+    Raises:
+        RunDirectoryError: nothing can be analysed; the message says what to do.
+    """
+    from distprof.trace.load import load
+
+    return load(*arguments.paths, ranks=dict(arguments.rank), collectives=arguments.collective)
 
 
 def output_file(text: str) -> Path:

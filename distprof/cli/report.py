@@ -7,15 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from distprof.cli.parser import Parser, output_file
+from distprof.cli.parser import Parser, load_recordings, output_file
 from distprof.pipeline import build
-from distprof.report.make import make_report
+from distprof.report.make import show_report
 from distprof.report.page import write_page
 from distprof.report.terminal import render
 from distprof.result import to_json
 from distprof.run.files import write_atomic
 from distprof.run.manifest import RunDirectoryError
-from distprof.trace.load import load
+from distprof.trace.loaded import Run
 
 
 def build_parser() -> Parser:
@@ -23,11 +23,10 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="distprof report",
         description="Show who holds the others up in a recorded run, why, and how much. Without options the report is "
-        "also left in the run directory as report.html, report.json and timeline.json.gz.",
+        "also left in the run directory as report.html, report.json and timeline.json.gz; beside traces that others "
+        "recorded nothing is left.",
     )
-    parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="RUN|TRACES", help="A run directory: what `distprof launch` printed."
-    )
+    parser.add_recordings()
     parser.add_argument(
         "--json",
         type=output_file,
@@ -42,12 +41,12 @@ def main(argv: list[str]) -> int:
     """Show a run. Exit status 0, or 2 with one line if it cannot be read or written."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
-    path = parser.one_run(arguments.paths)
     try:
+        run = load_recordings(arguments)
         if arguments.json is None and arguments.html is None:
-            make_report(path)
+            show_report(run)
         else:
-            _write_chosen(path, arguments.json, arguments.html)
+            _write_chosen(run, arguments.json, arguments.html)
     except RunDirectoryError as error:
         parser.error(str(error))
     except OSError as error:
@@ -55,8 +54,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _write_chosen(path: Path, json: Path | None, html: Path | None) -> None:
-    result = build(load(path))
+def _write_chosen(run: Run, json: Path | None, html: Path | None) -> None:
+    result = build(run)
     if html is not None:
         write_page(result, html)
     if json == Path("-"):

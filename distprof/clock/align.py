@@ -23,7 +23,7 @@ def align(facts: Mapping[int, Mapping[str, Any]]) -> tuple[Clock, list[NotObserv
     """
     ranks = sorted(facts)
     hosts = {(row.get("host"), row.get("boot_id")) for row in facts.values()}
-    same_host = len(hosts) <= 1 and all(None not in host for host in hosts)
+    same_host = len(hosts) == 1 and all(None not in host for host in hosts)
     if same_host:
         clock = Clock(
             method="all ranks ran in one boot of one host and read the same clock; nothing was subtracted",
@@ -31,7 +31,7 @@ def align(facts: Mapping[int, Mapping[str, Any]]) -> tuple[Clock, list[NotObserv
             reference_rank=ranks[0] if ranks else None,
             ranks=[ClockRow(rank=rank, offset_us=0.0, drift_ppm=0.0) for rank in ranks],
         )
-        reason = "the ranks share one clock; no bound was measured"
+        figures, reason = ["bound_us", "error_us"], "the ranks share one clock; no bound was measured"
     else:
         clock = Clock(
             method="the ranks ran on several hosts, or it is not known on which; their clocks were not compared",
@@ -39,6 +39,6 @@ def align(facts: Mapping[int, Mapping[str, Any]]) -> tuple[Clock, list[NotObserv
             reference_rank=None,
             ranks=[ClockRow(rank=rank, offset_us=None) for rank in ranks],
         )
+        figures = ["offset_us", "drift_ppm", "bound_us", "error_us"]
         reason = "clocks of several hosts are not aligned by this version"
-    missing = [NotObserved("clock.ranks.bound_us", None, reason), NotObserved("clock.ranks.error_us", None, reason)]
-    return clock, missing
+    return clock, [NotObserved(f"clock.ranks.{figure}", None, reason) for figure in figures]

@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
-from torch.distributed.run import determine_local_world_size, get_args_parser, parse_min_max_nnodes, run
+from torch.distributed.run import determine_local_world_size, parse_min_max_nnodes, run
 
 from distprof.launcher.spec import LaunchSpec
 from distprof.run.activities import why_unavailable
@@ -20,35 +21,41 @@ from distprof.run.directory import RunDirectory
 from distprof.run.manifest import Manifest
 
 
-def torchrun_parser() -> argparse.ArgumentParser:
-    """The installed torchrun's own parser."""
-    return get_args_parser()
-
-
 def why_refused(activities: list[str] | None) -> str | None:
     """Why ranks on this host cannot record these activities, and the way out; None where they can."""
     reasons = (why_unavailable(activity, torch) for activity in activities or ())
     return next((reason for reason in reasons if reason is not None), None)
 
 
+@dataclass(frozen=True, slots=True)
 class World:
-    """The ranks that a parsed command line asks for.
+    """The ranks that a command line asks for.
 
     Attributes:
         nodes: hosts; of a range of them the most.
         ranks_per_node: ranks that each agent starts.
         size: ranks of the whole job; None where the number of nodes is a range.
-        largest: ranks of the whole job at most.
-
-    Raises:
-        Exception: what torchrun raises for the same command line.
     """
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        fewest, self.nodes = parse_min_max_nnodes(arguments.nnodes)
-        self.ranks_per_node = determine_local_world_size(arguments.nproc_per_node)
-        self.largest = self.nodes * self.ranks_per_node
-        self.size = self.largest if fewest == self.nodes else None
+    nodes: int
+    ranks_per_node: int
+    size: int | None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> World:
+        """Read it as torchrun does.
+
+        Raises:
+            Exception: what torchrun raises for the same command line.
+        """
+        fewest, most = parse_min_max_nnodes(arguments.nnodes)
+        per_node = determine_local_world_size(arguments.nproc_per_node)
+        return cls(most, per_node, most * per_node if fewest == most else None)
+
+    @property
+    def largest(self) -> int:
+        """Ranks of the whole job at most."""
+        return self.nodes * self.ranks_per_node
 
 
 def launch(
@@ -109,8 +116,10 @@ def _note_end(directory: RunDirectory, manifest: Manifest, error: BaseException 
     ended: dict[str, Any] = {"unix_ns": time.time_ns(), "error": None, "failures": {}, "absent": absent}
     if isinstance(error, ChildFailedError):
         ended["error"] = "a rank failed"
+        first, _ = error.get_first_failure()
         ended["failures"] = {
             str(rank): {
+                "first": rank == first,
                 "exit_code": failure.exitcode,
                 "signal": failure.signal_name() if failure.exitcode < 0 else None,
                 "pid": failure.pid,

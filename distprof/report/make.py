@@ -30,12 +30,25 @@ def make_report(path: Path, console: Console | None = None) -> None:
     Raises:
         RunDirectoryError: `path` is no run directory, or nothing in it can be analysed.
     """
+    show_report(load(path), console)
+
+
+def show_report(run: Run, console: Console | None = None) -> None:
+    """Print a run's report, and leave report, page and timeline in its directory; beside traces that others recorded
+    nothing is left.
+
+    A directory that cannot be written is told and is no error.
+
+    Args:
+        console: where to print; None: standard output.
+    """
     console = console or Console()
-    run = load(path)
     result = build(run)
     render(result, console)
+    if run.manifest is None:
+        return
     console.print()
-    for line in _write_faces(run, result, RunDirectory(path)):
+    for line in _write_faces(run, result, run.directory):
         console.print(Text(clean(line)), soft_wrap=True)
 
 

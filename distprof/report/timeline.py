@@ -15,6 +15,7 @@ import polars as pl
 
 from distprof._version import __version__
 from distprof.analyze.waits import match
+from distprof.clock.shift import offsets_ns, shifted
 from distprof.report import words
 from distprof.report.lanes import DisjointLanes, NestingLanes
 from distprof.report.window_events import microseconds, read_window, rebased, thread_names
@@ -41,11 +42,12 @@ def write_timeline(run: Run, result: Result, path: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    offsets = {row.rank: round((row.offset_us or 0.0) * 1000) for row in result.clock.ranks}
+    offsets = offsets_ns(result.clock)
     hosts = {row.rank: row.host for row in result.ranks}
-    tables = _aligned(run.tables, offsets)
+    tables = shifted(run.tables, offsets)
     base = _earliest(tables)
-    calls = match(tables).with_row_index("row")
+    starts = {(rank, index): start for rank, index, start, _ in run.tables.windows.iter_rows()}
+    calls = match(_by_arrival(tables)).with_row_index("row")
     lanes: dict[int, int] = {}
     flows = count(1)
     unreadable: list[str] = []
@@ -58,39 +60,27 @@ def write_timeline(run: Run, result: Result, path: Path) -> None:
             _zones(process, tables.zones.filter(own))
             lanes |= _collectives(process, calls.filter(own), tables.groups)
             threads = _Threads(process, str(tables.training_thread.get(rank)))
-            for _, trace in sorted(run.trace_files.get(rank, {}).items()):
+            for index, trace in sorted(run.trace_files.get(rank, {}).items()):
                 try:
                     window = read_window(trace)
                 except (OSError, ValueError) as error:
                     unreadable.append(words.clean(str(error)))
                     continue
+                known_base = run.bases.get(rank, {}).get(index)
+                window = window if known_base is None else replace(window, base=known_base)
                 threads.names |= thread_names(window)
                 origin = base + offsets.get(rank, 0)
-                for event in rebased(window, pid=rank, origin=origin, thread=threads, flow=flows):
+                around = starts.get((rank, index), origin)
+                for event in rebased(window, pid=rank, origin=origin, around=around, thread=threads, flow=flows):
                     output.emit(event)
         _arrows(output, calls, lanes, base, flows)
         output.close({"distprof": __version__, "run": words.clean(result.run.name), "unreadable": unreadable})
 
 
-def _aligned(tables: Tables, offsets: dict[int, int]) -> Tables:
-    """The tables with the ranks' offsets, in ns, taken from all times."""
-    clock = pl.DataFrame(
-        {"rank": tables.ranks, "offset": [offsets.get(rank, 0) for rank in tables.ranks]},
-        schema={"rank": pl.Int32, "offset": pl.Int64},
-    )
-
-    def shift(table: pl.DataFrame, *times: str) -> pl.DataFrame:
-        shifted = table.join(clock, on="rank", how="left", maintain_order="left")
-        return shifted.with_columns(pl.col(times) - pl.col("offset")).drop("offset")
-
-    return replace(
-        tables,
-        zones=shift(tables.zones, "start", "end"),
-        steps=shift(tables.steps, "start", "end"),
-        collectives=shift(tables.collectives, "created", "started", "ended"),
-        events=shift(tables.events, "start", "end"),
-        windows=shift(tables.windows, "start", "end"),
-    )
+def _by_arrival(tables: Tables) -> Tables:
+    """The tables with collectives that begin when the rank arrived: the kernel waits, and not what launched it."""
+    arrived = pl.coalesce(tables.arrival, "created")
+    return replace(tables, collectives=tables.collectives.with_columns(created=arrived))
 
 
 def _earliest(tables: Tables) -> int:

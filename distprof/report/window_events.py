@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from distprof.trace.chunks import EventChunks, NoTraceError
+from distprof.trace.header import read_header
+
 _SLICE = "X"
 _FLOWS = frozenset("stf")
 _KEPT = frozenset("Xstfi")
+# What is longer, or further from its window, would stretch the timeline beyond use.
+_DAY_NS = 86_400_000_000_000
 
 
 class WindowEvent(msgspec.Struct, gc=False):
@@ -32,26 +36,27 @@ class WindowEvent(msgspec.Struct, gc=False):
     args: Raw | UnsetType = UNSET
 
 
-class WindowTrace(msgspec.Struct):
+@dataclass(frozen=True, slots=True)
+class WindowTrace:
     """A Kineto trace. `base` is the Unix time in ns that its events' times count from."""
 
-    events: list[WindowEvent] = msgspec.field(name="traceEvents")
-    base: int = msgspec.field(name="baseTimeNanoseconds", default=0)
+    events: list[WindowEvent]
+    base: int
 
 
 def read_window(path: Path) -> WindowTrace:
-    """Read a Kineto trace.
+    """Read a Kineto trace; of a broken one, the events that are whole or could be mended.
 
     Raises:
-        ValueError: it is no valid trace: cut off, or not JSON.
+        ValueError: it is no trace.
         OSError: it cannot be read.
     """
+    chunks = EventChunks(path, WindowEvent, raw=True)
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        data.decode()  # what stays bytes is checked to be JSON, but not to be UTF-8
-        return msgspec.json.decode(data, type=WindowTrace, strict=False)
-    except (EOFError, gzip.BadGzipFile, zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        events = [event for chunk in chunks for event in chunk.events]
+    except NoTraceError as error:
         raise ValueError(f"{path.name}: {error}") from error
+    return WindowTrace(events, read_header(chunks.header)[0].base or 0)
 
 
 def rebased(
@@ -59,6 +64,7 @@ def rebased(
     *,
     pid: int,
     origin: int,
+    around: int,
     thread: Callable[[tuple[str, str]], int],
     flow: Iterator[int],
 ) -> Iterator[WindowEvent]:
@@ -66,6 +72,7 @@ def rebased(
 
     Args:
         origin: the Unix time in ns, on the trace's own clock, that times shall count from.
+        around: a Unix time in ns within the window; what is further from it than a day, or longer, is left out.
         thread: the lane for a thread of the trace, by its process and thread id as text.
         flow: new flow ids; flows of different traces must not share one.
     """
@@ -75,11 +82,11 @@ def rebased(
         if event.ph not in _KEPT:
             continue
         start = nanoseconds(event.ts)
-        if start is None:
+        if start is None or abs(trace.base + start - around) > _DAY_NS:
             continue
         if event.ph == _SLICE:
             length = nanoseconds(event.dur)
-            if length is None or length < 0:
+            if length is None or not 0 <= length < _DAY_NS:
                 continue
             event.dur = microseconds(length)
         elif event.ph in _FLOWS:

@@ -7,27 +7,34 @@ mended or left out. A trace is a JSON object with a list `traceEvents`, or that 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
 from distprof.trace.inflate import BLOCK, Text, TooLargeError
-from distprof.trace.repair import repaired
+from distprof.trace.repair import open_brackets, repaired
 
 Event = TypeVar("Event", bound=msgspec.Struct)
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EXECUTION_TRACE = re.compile(rb'"schema"\s*:\s*"[^"]*"[^{}]*"nodes"\s*:\s*\[')
 # An event follows another one; the key tells it from an object inside an event.
-_NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts|dur|pid|tid|args|id|s|bp)"\s*:)')
-_CLOSING = re.compile(rb'\](?=\s*(?:,\s*"[^"]{1,200}"\s*:|\}))')
+_NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*(?:"(?:ph|name|cat|ts|dur|pid|tid|args|id|s|bp)"\s*:|"?\w*"?\s*\Z))')
+_CLOSING = re.compile(rb'\](?=\s*(?:,\s*"[^"]{1,200}"\s*:|\}\s*(?:\Z|\{)))')
+_GOES_ON = re.compile(rb"\s*,\s*\{")  # after a bracket that closes nothing
+_PHASE = re.compile(rb'"ph"\s*:')
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _SEARCHED = 1 << 16  # at a chunk's end, for its last event
 _MOST_HEADER = 64 << 20
 _LONGEST_EVENT = 64 << 20
 _TOGETHER = 256  # events of a broken chunk are decoded so many at a time until one fails
+_MOST_PIECES = 64  # of one event
+_TRIED = 16  # places at which a chunk, or the list, may end
 _BROKEN = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
@@ -51,7 +58,7 @@ class EventChunks(Generic[Event]):
         kept, repaired, dropped: events that were decoded, mended among them, or left out.
         first_broken: byte of the first event that was mended or left out.
         cut: byte after the last whole event, where the trace ends before its end.
-        damage: how the gzip file is broken.
+        is_list: the trace is a list, and not an object with one.
     """
 
     def __init__(self, path: Path, event: type[Event], *, raw: bool = False) -> None:
@@ -65,9 +72,10 @@ class EventChunks(Generic[Event]):
         self._decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
         self._raw = raw
         self._place = 0
-        self._is_list = False
+        self.is_list = False
         self._head = b""
         self._tail = b""
+        self._closed = False
         self.kept = 0
         self.repaired = 0
         self.dropped = 0
@@ -82,7 +90,7 @@ class EventChunks(Generic[Event]):
     @property
     def header(self) -> bytes:
         """The trace without its events."""
-        if self._is_list:
+        if self.is_list:
             return b"{}"
         return self._head + b"[]" + (self._tail if self.cut is None else b"}")
 
@@ -101,25 +109,21 @@ class EventChunks(Generic[Event]):
     def _chunks(self) -> Iterator[Chunk[Event]]:
         blocks = self._text.blocks()
         pending = self._begin(blocks)
-        for block in blocks:
+        ended = False
+        while not ended or pending:
+            block = next(blocks, b"")
+            ended = not block
             pending += block
-            if len(pending) < BLOCK:
+            if not ended and len(pending) < BLOCK:
                 continue
-            cut = _last_boundary(pending)
-            if cut is None:
-                if len(pending) > _LONGEST_EVENT:
-                    raise NoTraceError(f"an event at byte {self._place} is longer than {_LONGEST_EVENT >> 20} MiB")
-                continue
-            whole, comma = pending[:cut], pending.index(b",", cut)
-            rest = yield from self._take(whole)
-            if rest is not None:
-                self._end(rest + pending[cut:], blocks)
+            taken = yield from self._take(pending, last=ended)
+            self._place += taken
+            pending = pending[taken:]
+            if self._closed:
+                self._end(pending, blocks)
                 return
-            self._place += comma + 1
-            pending = pending[comma + 1 :]
-        rest = yield from self._take_last(pending)
-        if rest is not None:
-            self._end(rest, blocks)
+            if len(pending) > _LONGEST_EVENT:
+                raise NoTraceError(f"an event at byte {self._place} is longer than {_LONGEST_EVENT >> 20} MiB")
 
     def _begin(self, blocks: Iterator[bytes]) -> bytes:
         """Read to the beginning of the list; returns what of it was read."""
@@ -130,7 +134,7 @@ class EventChunks(Generic[Event]):
             if not stripped:
                 continue
             if stripped[:1] == b"[":
-                self._is_list = True
+                self.is_list = True
                 self._place = len(text) - len(stripped) + 1
                 return stripped[1:]
             if stripped[:1] != b"{":
@@ -143,105 +147,128 @@ class EventChunks(Generic[Event]):
                 return text[found.end() :]
             if len(text) > _MOST_HEADER:
                 break
+        if _EXECUTION_TRACE.search(text):
+            raise NoTraceError("it is an Execution Trace: it tells what ran, and not when")
         if not text.strip():
             raise NoTraceError("it is empty" if self.damage is None else self.damage)
         raise NoTraceError("it has no list of events: it is no Chrome trace")
 
-    def _decode(self, events: bytes) -> list[Event]:
-        """Decode comma-separated events."""
+    def _take(self, text: bytes, *, last: bool) -> Generator[Chunk[Event], None, int]:
+        """Decode the whole events that `text` begins with, all of them if it is the `last` of the file.
+
+        Returns:
+            How many bytes they were, with the list's closing bracket if that is reached.
+        """
+        cuts = [len(text)] if last else _boundaries(text)
+        for cut in cuts:
+            try:
+                chunk = self._chunk(text[:cut])
+            except _BROKEN as error:
+                end = _end_of_list(text[:cut], error)
+                if end is not None:
+                    yield self._counted(self._chunk(text[:end]))
+                    self._closed = _GOES_ON.match(text, end + 1) is None
+                    if not self._closed:
+                        self.repaired += 1
+                        self._note_broken(end)
+                    return end + 1
+                if "truncated" not in str(error):
+                    break  # what is broken is no cut at a wrong place
+            else:
+                yield self._counted(chunk)
+                if last:
+                    self.cut = self._place + cut
+                return cut
+        return (yield from self._salvage(text[: cuts[0]], last=last)) if cuts else 0
+
+    def _chunk(self, events: bytes) -> Chunk[Event]:
+        """Decode comma-separated events; a comma may stand before them, as after the chunk before."""
+        data = b"[" + events.strip().removeprefix(b",").removesuffix(b",") + b"]"
         if self._raw:
             events.decode()
-        return self._decoder.decode(b"[" + events + b"]")
+        return Chunk(self._decoder.decode(data), data)
 
-    def _take(self, events: bytes) -> Iterator[Chunk[Event]]:
-        """Decode whole events; returns what follows the list if it ends among them, else None."""
-        try:
-            chunk = Chunk(self._decode(events), b"[" + events + b"]")
-        except _BROKEN as error:
-            end = _end_of_list(b"[" + events, error)
-            if end is None:
-                return (yield from self._salvage(events, last=False))
-            yield from self._take(events[: end - 2])
-            return events[end - 1 :]
+    def _counted(self, chunk: Chunk[Event]) -> Chunk[Event]:
         self.kept += len(chunk.events)
-        yield chunk
-        return None
+        return chunk
 
-    def _take_last(self, text: bytes) -> Iterator[Chunk[Event]]:
-        """The same for all that is left of the file, in which the list should end."""
-        end = None
-        try:
-            if self._raw:
-                text.decode()
-            self._decoder.decode(b"[" + text)
-            end = text.rindex(b"]") + 2
-        except _BROKEN as error:
-            end = _end_of_list(b"[" + text, error)
-        if end is None:
-            return (yield from self._salvage(text, last=True))
-        yield from self._take(text[: end - 2])
-        return text[end - 1 :]
-
-    def _salvage(self, text: bytes, *, last: bool) -> Iterator[Chunk[Event]]:
-        """Take events one by one. Like `_take`; if `last`, a list that does not end is cut."""
-        starts = [0, *(match.end() for match in _NEXT.finditer(text))]
-        ends = [*(match.start() + 1 for match in _NEXT.finditer(text)), len(text)]
-        pieces = [text[start:end] for start, end in zip(starts, ends, strict=True)]
-        for first in range(0, len(pieces), _TOGETHER):
-            group = pieces[first : first + _TOGETHER]
+    def _salvage(self, text: bytes, *, last: bool) -> Generator[Chunk[Event], None, int]:
+        """Like `_take`, with events one by one. If `last`, a list that does not end is cut."""
+        borders = list(_NEXT.finditer(text))
+        starts = [0, *(border.end() for border in borders)]
+        ends = [*(border.start() + 1 for border in borders), len(text)]
+        index = 0
+        while index < len(starts):
+            stop = min(index + _TOGETHER, len(starts))
             try:
-                events = b",".join(group)
-                chunk = Chunk(self._decode(events), b"[" + events + b"]")
-                self.kept += len(chunk.events)
-                yield chunk
+                yield self._counted(self._chunk(text[starts[index] : ends[stop - 1]]))
+                index = stop
                 continue
             except _BROKEN:
                 pass
-            for number, piece in enumerate(group, first):
-                closed = None
-                found = self._one(piece)
-                if found is None:
-                    closed, found = self._closed(piece)
+            while index < stop:
+                begin = starts[index]
+                pieces = _pieces_of_event(text, starts, ends, index)
+                if pieces is None and not last:
+                    return begin  # it goes on in the next chunk
+                unfinished = pieces is None
+                pieces = pieces or 1
+                found, closed = self._event(text[begin : ends[index + pieces - 1]])
+                if found is None and pieces > 1:
+                    pieces = 1
+                    found, closed = self._event(text[begin : ends[index]])
                 if found is not None:
                     chunk, mended = found
-                    self.kept += len(chunk.events)
                     if mended:
                         self.repaired += len(chunk.events)
-                        self._note_broken(starts[number])
-                    yield chunk
-                elif last and number == len(pieces) - 1:
-                    self.cut = self._place + starts[number]
-                    return None
-                else:
-                    self._note_broken(starts[number])
+                        self._note_broken(begin)
+                    yield self._counted(chunk)
+                elif last and (
+                    index + pieces == len(starts) or (unfinished and not self._goes_on(text, starts, ends, index))
+                ):
+                    closed = None if unfinished else _before_tail(text[begin:])
+                    if closed is None:
+                        self.cut = self._place + begin
+                        return len(text)
+                if found is None:
+                    self._note_broken(begin)
                     self.dropped += 1
                 if closed is not None:
-                    return text[starts[number] + closed + 1 :]
+                    self._closed = True
+                    return begin + closed + 1
+                index += pieces
         if last:
             self.cut = self._place + len(text)
-        return None
+        return len(text)
 
-    def _one(self, piece: bytes) -> tuple[Chunk[Event], bool] | None:
+    def _one(self, event: bytes) -> tuple[Chunk[Event], bool] | None:
         """An event as it is, or mended, and whether it had to be."""
-        piece = piece.strip().removesuffix(b",")
         try:
-            return Chunk(self._decode(piece), b"[" + piece + b"]"), False
+            return self._chunk(event), False
         except _BROKEN:
-            mended = repaired(piece)
-        if mended is None or mended == piece:
+            mended = repaired(event)
+        if mended is None or mended == event:
             return None
         try:
-            return Chunk(self._decode(mended), b"[" + mended + b"]"), True
+            return self._chunk(mended), True
         except _BROKEN:
             return None
 
-    def _closed(self, piece: bytes) -> tuple[int | None, tuple[Chunk[Event], bool] | None]:
-        """Where the list ends inside a piece of text, and the event before that, if it does."""
-        for match in _CLOSING.finditer(piece):
-            found = self._one(piece[: match.start()])
+    def _event(self, text: bytes) -> tuple[tuple[Chunk[Event], bool] | None, int | None]:
+        """The event that a piece of text is, and where the list ends in it, if it does, after the event."""
+        found = self._one(text)
+        if found is not None:
+            return found, None
+        for match in islice(_CLOSING.finditer(text), _TRIED):
+            found = self._one(text[: match.start()])
             if found is not None:
-                return match.start(), found
+                return found, match.start()
         return None, None
+
+    def _goes_on(self, text: bytes, starts: list[int], ends: list[int], index: int) -> bool:
+        """Whether whole events come after an unfinished piece: then it is broken, and not where the writing ended."""
+        later = (text[start:end] for start, end in zip(starts[index + 1 :], ends[index + 1 :], strict=True))
+        return any(_PHASE.search(piece) and self._event(piece)[0] is not None for piece in later)
 
     def _note_broken(self, offset: int) -> None:
         if self.first_broken is None:
@@ -253,26 +280,51 @@ class EventChunks(Generic[Event]):
             rest += block
             if len(rest) > _MOST_HEADER:
                 raise NoTraceError(f"more than {_MOST_HEADER >> 20} MiB follow its events: it is no Chrome trace")
-        if _LIST.search(rest) or (self._is_list and rest.strip()):
+        if _LIST.search(rest) or (self.is_list and rest.strip()):
             raise NoTraceError("two traces stand in it: it looks like several ranks wrote this file")
         self._tail = rest
 
 
-def _last_boundary(text: bytes) -> int | None:
-    """End of the last event that another one follows."""
+def _boundaries(text: bytes) -> list[int]:
+    """Ends of events that another one seems to follow, the last one first. A list of objects inside an event can look
+    the same."""
     begin = max(0, len(text) - _SEARCHED)
     while True:
-        found = None
-        for found in _NEXT.finditer(text, begin):
-            pass
-        if found is not None:
-            return found.start() + 1
-        if begin == 0:
-            return None
+        found = deque(_NEXT.finditer(text, begin), maxlen=_TRIED)
+        if found or begin == 0:
+            return [match.start() + 1 for match in reversed(found)]
         begin = max(0, begin - (len(text) - begin))
 
 
-def _end_of_list(text: bytes, error: Exception) -> int | None:
-    """Byte after the list that `text` begins with, if all that is wrong is that something follows it."""
+def _pieces_of_event(text: bytes, starts: list[int], ends: list[int], index: int) -> int | None:
+    """How many pieces from `index` on are one event, since a list of objects inside it looks like events: until all
+    brackets are closed. 1 if they never are; None if that cannot be told before the text ends."""
+    depth, last = 0, index
+    for last in range(index, min(index + _MOST_PIECES, len(starts))):
+        depth += open_brackets(text[starts[last] : ends[last]])
+        if depth <= 0:
+            return last - index + 1
+    return None if last == len(starts) - 1 else 1
+
+
+def _before_tail(text: bytes) -> int | None:
+    """Place of the bracket that closes the list after a broken event: what follows it is the rest of a trace."""
+    for match in islice(_CLOSING.finditer(text), _MOST_PIECES):
+        try:
+            msgspec.json.decode(b'{"traceEvents":[' + text[match.start() :])
+        except _BROKEN:
+            continue
+        return match.start()
+    return None
+
+
+def _end_of_list(events: bytes, error: Exception) -> int | None:
+    """Place of the bracket that closes the list, if all that is wrong is that something follows it."""
     trailing = _TRAILING.search(str(error))
-    return text.rindex(b"]", 0, int(trailing[1])) + 1 if trailing else None
+    if trailing is None:
+        return None
+    # The decoder counts from the bracket that was put before the events, without the comma that was taken away, and
+    # names the byte after the one that it did not expect.
+    bare = events.lstrip()
+    before = len(events) - len(bare) + bare.startswith(b",")
+    return events.rindex(b"]", 0, int(trailing[1]) - 2 + before)

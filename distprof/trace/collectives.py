@@ -10,31 +10,11 @@ from distprof.result import Group
 from distprof.trace.buckets import GRADIENT_DTYPES, Bucket, number_buckets
 from distprof.trace.gloo import join_spans
 from distprof.trace.intervals import Times, innermost
+from distprof.trace.kinds import KINDS
 from distprof.trace.recordings import DdpFacts, Facts
 from distprof.trace.steps import outermost_backwards
 from distprof.trace.tables import COLLECTIVES, empty
 
-# Names of the backends' operations that mean one of torch's collectives; other names are kept as they are.
-# gloo does a reduce-scatter as an all-reduce and says so.
-KINDS = {
-    "_all_gather_base": "all_gather",
-    "_all_gather_oop": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "allgather": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "_reduce_scatter_base": "reduce_scatter",
-    "_reduce_scatter_oop": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "all_reduce_coalesced": "all_reduce",
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "all_reduce_barrier": "barrier",
-    "_broadcast_oop": "broadcast",
-    "_reduce_oop": "reduce",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-}
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 
 

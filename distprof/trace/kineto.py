@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,18 @@ from distprof.trace.intervals import Mask, Times
 from distprof.trace.notes import Note, RecordingError
 from distprof.trace.tables import EVENTS, MEMORY
 
-# EVENTS as they are read. `finished`: the event was over when the window closed; if not, `end` is where it was cut.
-# `process` is -1 for what is no number. `correlation` is what a kernel shares with the call that launched it.
-KINETO_EVENTS: dict[str, Any] = {
-    **EVENTS,
-    "finished": pl.Boolean,
+# EVENTS and whether the event was over when the window closed; if not, `end` is where it was cut.
+KINETO_EVENTS: dict[str, Any] = {**EVENTS, "finished": pl.Boolean}
+# The events of one file. `process` is -1 for what is no number. A kernel shares `correlation` with the call that
+# launched it.
+FILE_EVENTS: dict[str, Any] = {
+    **{name: dtype for name, dtype in KINETO_EVENTS.items() if name not in ("rank", "window")},
     "process": pl.Int64,
     "device": pl.Int64,
     "stream": pl.Int64,
     "correlation": pl.Int64,
 }
-# What producers tell of a collective beside an event: `row` is the event's place in KINETO_EVENTS.
+# What producers tell of a collective beside an event: `row` is the event's place in FILE_EVENTS.
 CALLS: dict[str, Any] = {
     "row": pl.UInt32,
     "collective": pl.String,
@@ -49,8 +51,9 @@ WRAPPERS = ("autograd::", "torch::autograd::")
 COLLECTIVES = ("c10d::", "_c10d_functional::", "c10d_functional::", "record_param_comms")
 # Spans of a collective, which tell its size where no other event does.
 SPANS = ("gloo:", "nccl:")
-# torch before 1.12 wrote other categories.
-_OLD_CATEGORIES = {
+# torch before 1.12 wrote other categories; MTIA has its own for what runs on the device.
+_CATEGORIES = {
+    "mtia_ccp_events": "kernel",
     "Operator": "cpu_op",
     "Runtime": "cuda_runtime",
     "Kernel": "kernel",
@@ -66,6 +69,10 @@ _EXACT_US = 2.0**43
 # No window is longer than a day, and no time later than in 2116.
 _DAY_US = 86_400e6
 _LATEST_US = 4.6e15
+# Before this, in 1973, no trace was recorded. Kineto's base is a multiple of a quarter of a year.
+_EARLIEST_NS = 100_000_000_000_000_000
+_BASE_NS = 7_889_238_000_000_000
+_DECIMALS = re.compile(rb'"ts"\s*:\s*"?-?\d+\.\d*[1-9]')
 _LONGEST_NAME = 4096
 
 
@@ -135,7 +142,7 @@ class Trace:
     """One file, read. Its rank and window are for its reader to say.
 
     Attributes:
-        events: KINETO_EVENTS without rank and window, in the order of `start`.
+        events: FILE_EVENTS, in the order of `start`.
         calls: CALLS of these events.
         memory: MEMORY without rank and window.
         problems: (place, text): what is wrong with the file and what was done about it.
@@ -156,6 +163,20 @@ class Trace:
         host = self.events.filter(pl.col("cat").is_in(["cpu_op", "user_annotation", "cuda_runtime"]))
         return sorted(host.filter(pl.col("process") >= 0)["process"].unique())
 
+    @property
+    def lost_its_base(self) -> bool:
+        """Its times do not count from 1970, and it does not say from when: torch writes that at the end."""
+        return self.header.base is None and len(self.events) > 0 and int(self.events["start"][0]) < _EARLIEST_NS
+
+    def counted_from(self, base: int) -> Trace:
+        """The trace with times that count from `base`, in Unix ns."""
+        return replace(
+            self,
+            header=replace(self.header, base=base),
+            events=self.events.with_columns(pl.col("start", "end") + base),
+            memory=self.memory.with_columns(pl.col("time") + base),
+        )
+
 
 def read_trace(path: Path) -> Trace:
     """Read a trace, plain or gzipped, object or list.
@@ -170,8 +191,8 @@ def read_trace(path: Path) -> Trace:
     columns = _Columns()
     for chunk in chunks:
         columns.add(chunk)
-    if not columns.seen:
-        raise NoTraceError("it has no event with a phase: it is no Chrome trace" if chunks.kept else _nothing(chunks))
+    if not columns.seen and (chunks.kept or chunks.dropped or chunks.is_list):
+        raise NoTraceError("none of its entries is an event of a Chrome trace")
     header, whole = read_header(chunks.header)
     problems = _problems(chunks)
     if not whole and chunks.cut is None:
@@ -185,8 +206,11 @@ def read_trace(path: Path) -> Trace:
     return trace
 
 
-def read_kineto(path: Path, rank: int, window: int) -> tuple[Trace, list[Note]]:
+def read_kineto(path: Path, rank: int, opened: int | None = None) -> tuple[Trace, list[Note]]:
     """Read one window's trace of a run directory.
+
+    Args:
+        opened: when its window opened, in Unix ns: this tells what times count from where a trace has lost that.
 
     Raises:
         RecordingError: the file cannot be used, or was recorded by another rank.
@@ -200,6 +224,9 @@ def read_kineto(path: Path, rank: int, window: int) -> tuple[Trace, list[Note]]:
     if trace.header.rank not in (None, rank):
         text = f"it was recorded by rank {trace.header.rank}; give it the name of that rank again"
         raise RecordingError(rank, path, "$.distributedInfo.rank", text)
+    if trace.lost_its_base and opened is not None:
+        trace = trace.counted_from(opened // _BASE_NS * _BASE_NS)
+        trace.problems.append(("$.baseTimeNanoseconds", "it is lost and was taken from when the window opened"))
     return trace, [Note(rank, path, place, text) for place, text in trace.problems]
 
 
@@ -207,10 +234,6 @@ def placed(table: pl.DataFrame, rank: int, window: int, schema: dict[str, Any]) 
     """A table of one trace as a part of `schema`'s table of all ranks."""
     numbered = table.with_columns(rank=pl.lit(rank), window=pl.lit(window))
     return numbered.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
-
-
-def _nothing(chunks: EventChunks[_Event]) -> str:
-    return "it holds no event" if not chunks.dropped else "none of its events can be read"
 
 
 def _problems(chunks: EventChunks[_Event]) -> list[tuple[str | None, str]]:
@@ -268,8 +291,8 @@ class _Columns:
         self._unusable += int(np.count_nonzero(~usable))
         ts[~usable], dur[~usable] = 0, 0
         start = _nanoseconds(ts)
-        inexact = np.flatnonzero((np.abs(ts) >= _EXACT_US) & (ts != np.floor(ts)))
-        if len(inexact):
+        inexact = np.flatnonzero(np.abs(ts) >= _EXACT_US)
+        if len(inexact) and _DECIMALS.search(chunk.data):
             exact = msgspec.json.decode(chunk.data, type=list[_DecimalEvent], strict=False)
             start[inexact] = [round((exact[rows[index]].ts or 0) * 1000) for index in inexact]
         chosen = [event for event, good in zip(complete, usable.tolist(), strict=True) if good]
@@ -321,9 +344,9 @@ class _Columns:
         column = {name: np.concatenate(parts) if parts else np.empty(0) for name, parts in self._parts.items()}
         start = column["start"].astype(np.int64) + base
         thread = column["thread"].astype(np.int64)
-        near = np.abs(start - int(np.median(start))) < _DAY_US * 1000 if len(start) else np.empty(0, dtype=np.bool_)
+        near = _near(start)
         self._far = int(np.count_nonzero(~near))
-        cat = pl.Series(self._cat, dtype=pl.String).replace(_OLD_CATEGORIES)
+        cat = pl.Series(self._cat, dtype=pl.String).replace(_CATEGORIES)
         name = pl.Series(self._name, dtype=pl.String)
         long = name.str.len_bytes() > _LONGEST_NAME
         if long.any():
@@ -340,7 +363,7 @@ class _Columns:
                 "leaf": _computing(cat, name, thread, start, end),
                 **{key: column[key] for key in ("finished", "process", "device", "stream", "correlation")},
             },
-            schema={key: dtype for key, dtype in KINETO_EVENTS.items() if key not in ("rank", "window")},
+            schema=FILE_EVENTS,
         )
         unknown = pl.col("device", "stream", "correlation")
         events = (
@@ -374,6 +397,15 @@ class _Columns:
         if self._long_names:
             problems.append(("$.traceEvents", f"{self._long_names} names were cut to {_LONGEST_NAME} characters"))
         return problems
+
+
+def _near(start: Times) -> Mask:
+    """Which times lie within a day of the (lower) median."""
+    if not len(start):
+        return np.empty(0, dtype=np.bool_)
+    middle = (len(start) - 1) // 2
+    near: Mask = np.abs(start - np.partition(start, middle)[middle]) < _DAY_US * 1000
+    return near
 
 
 def _whole(values: Sequence[Any], missing: int = _NONE) -> Times:

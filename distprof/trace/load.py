@@ -1,8 +1,9 @@
-"""Reading a run directory: every rank by itself, as far as its files can be read."""
+"""Reading a run: a run directory, every rank by itself as far as its files can be read, or traces of others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,46 +12,63 @@ from typing import Any, TypeVar
 import polars as pl
 
 from distprof.run.directory import RankFiles, RunDirectory
-from distprof.run.manifest import Manifest, RunDirectoryError, read_manifest
+from distprof.run.manifest import RunDirectoryError, read_manifest
 from distprof.trace.collectives import build_collectives, reductions, with_kinds
-from distprof.trace.kineto import KINETO_EVENTS, read_kineto
+from distprof.trace.kernels import read_kernels
+from distprof.trace.kineto import KINETO_EVENTS, placed, read_kineto
+from distprof.trace.loaded import Run
 from distprof.trace.notes import Note, RecordingError
 from distprof.trace.recordings import ENTRIES, Facts, Timeline, read_collectives, read_facts, read_zones
 from distprof.trace.steps import build_steps, in_steps
-from distprof.trace.tables import BATCHES, DEVICE_ZONES, EVENTS, WINDOWS, ZONES, Tables, empty
+from distprof.trace.tables import BATCHES, DEVICE_ZONES, EVENTS, KERNELS, MEMORY, WINDOWS, ZONES, Tables, empty
+from distprof.trace.traces import load_traces
+
+__all__ = ["Run", "load"]
 
 Value = TypeVar("Value")
+Otherwise = TypeVar("Otherwise")
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run, read.
-
-    Attributes:
-        attempt: the attempt that was read: the last one that left recordings.
-        attempts: all attempts in the directory.
-        notes: what could not be read; the tables do without it.
-        trace_files: rank -> window -> its Kineto trace.
-    """
-
-    directory: RunDirectory
-    manifest: Manifest
-    attempt: int
-    attempts: list[int]
-    tables: Tables
-    notes: list[Note]
-    trace_files: dict[int, dict[int, Path]]
-
-
-def load(path: str | Path) -> Run:
-    """Read a run directory that `distprof launch` wrote; nothing else of the run is needed.
+def load(
+    *paths: str | Path,
+    ranks: Mapping[str | Path, int] | None = None,
+    collectives: Sequence[tuple[str, str | None]] = (),
+) -> Run:
+    """Read a run directory that `distprof launch` wrote, or traces that anybody recorded.
 
     A rank that left nothing is absent from the tables; of one with broken files there is what can be read, and a note.
 
+    Args:
+        paths: one run directory; or files, folders and globs of the traces of one job.
+        ranks: file -> rank, for traces that do not tell their rank themselves.
+        collectives: (regular expression, kind or None) of kernels that communicate, beside the known ones: see
+            `distprof.trace.kinds.PATTERNS`. They serve traces that others recorded.
+
     Raises:
-        RunDirectoryError: `path` is no run directory, or holds no recordings; the message says what to do.
+        RunDirectoryError: there is nothing that can be analysed, or the traces are of different jobs; the message says
+            what to do.
     """
-    directory = RunDirectory(Path(path))
+    given = [Path(path) for path in paths]
+    runs = [path for path in given if RunDirectory(path).manifest.is_file()]
+    if runs and len(given) > 1:
+        raise RunDirectoryError(f"{runs[0]} is a run directory: give it alone")
+    if runs:
+        return _load_run(runs[0])
+    if not given:
+        raise RunDirectoryError("no path was given: give a run directory, traces, or a folder of traces")
+    for path, rank in (ranks or {}).items():
+        if rank < 0:
+            raise RunDirectoryError(f"{path} cannot be rank {rank}: ranks begin at 0")
+    try:
+        return load_traces(
+            given, ranks={Path(path): rank for path, rank in (ranks or {}).items()}, patterns=collectives
+        )
+    except re.error as error:
+        raise RunDirectoryError(f"{error.pattern!r} is no regular expression ({error})") from error
+
+
+def _load_run(path: Path) -> Run:
+    directory = RunDirectory(path)
     manifest = read_manifest(directory)
     attempts = directory.attempts()
     attempt = next((number for number in reversed(attempts) if directory.ranks(number)), None)
@@ -65,6 +83,7 @@ def load(path: str | Path) -> Run:
     zones = pl.concat([empty(ZONES), *(rank.timeline.zones for rank in ranks)])
     entries = with_kinds(pl.concat([empty(ENTRIES), *(rank.entries for rank in ranks)]))
     events = pl.concat([empty(KINETO_EVENTS), *(rank.events for rank in ranks)])
+    kernels = pl.concat([empty(KERNELS), *(rank.kernels for rank in ranks)])
     windows = _windows(facts, events)
     step_source, steps = build_steps(zones, reductions(entries), events, windows)
     collectives, groups = build_collectives(
@@ -88,6 +107,9 @@ def load(path: str | Path) -> Run:
         facts={rank.number: rank.facts for rank in ranks if rank.facts},
         batches=in_steps(pl.concat([empty(BATCHES), *(rank.timeline.batches for rank in ranks)]), steps),
         device_zones=pl.concat([empty(DEVICE_ZONES), *(rank.timeline.device_zones for rank in ranks)]),
+        kernels=kernels,
+        memory=pl.concat([empty(MEMORY), *(rank.memory for rank in ranks)]),
+        arrival="started" if len(kernels) else "created",
     )
     return Run(
         directory=directory,
@@ -97,6 +119,7 @@ def load(path: str | Path) -> Run:
         tables=tables,
         notes=[*(note for rank in ranks for note in rank.notes), *_kept_apart(directory, attempt)],
         trace_files={of_rank.rank: traces for of_rank in files if (traces := of_rank.windows())},
+        bases={rank.number: rank.bases for rank in ranks},
     )
 
 
@@ -109,6 +132,9 @@ class _Rank:
     timeline: Timeline
     entries: pl.DataFrame
     events: pl.DataFrame
+    kernels: pl.DataFrame
+    memory: pl.DataFrame
+    bases: dict[int, int]
     notes: list[Note]
 
     @property
@@ -121,17 +147,35 @@ def _read_rank(files: RankFiles) -> _Rank:
     notes: list[Note] = []
     no_facts: dict[str, Any] = {}
     facts = _read(partial(read_facts, files.facts, rank), no_facts, notes)
-    timeline, entries, events = Timeline(), empty(ENTRIES), [empty(KINETO_EVENTS)]
+    timeline, entries = Timeline(), empty(ENTRIES)
+    events, kernels, memory = [empty(KINETO_EVENTS)], [empty(KERNELS)], [empty(MEMORY)]
     if files.zones.exists():
         timeline = _read(partial(read_zones, files.zones, rank), timeline, notes)
     if files.collectives.exists():
         entries = _read(partial(read_collectives, files.collectives, rank), entries, notes)
+    opened = {window.index: window.start_unix_ns for window in Facts.of(facts).windows}
+    bases: dict[int, int] = {}
     for window, path in files.windows().items():
-        events.append(_read(partial(read_kineto, path, rank, window), events[0], notes))
-    return _Rank(rank, facts, timeline, entries, pl.concat(events), notes)
+        trace = _read(partial(read_kineto, path, rank, opened.get(window)), None, notes)
+        if trace is not None:
+            events.append(placed(trace.events, rank, window, KINETO_EVENTS))
+            kernels.append(placed(read_kernels(trace.events, trace.calls)[0], rank, window, KERNELS))
+            memory.append(placed(trace.memory, rank, window, MEMORY))
+            bases[window] = trace.header.base or 0
+    return _Rank(
+        number=rank,
+        facts=facts,
+        timeline=timeline,
+        entries=entries,
+        events=pl.concat(events),
+        kernels=pl.concat(kernels),
+        memory=pl.concat(memory),
+        bases=bases,
+        notes=notes,
+    )
 
 
-def _read(read: Callable[[], tuple[Value, list[Note]]], otherwise: Value, notes: list[Note]) -> Value:
+def _read(read: Callable[[], tuple[Value, list[Note]]], otherwise: Otherwise, notes: list[Note]) -> Value | Otherwise:
     try:
         value, more = read()
     except RecordingError as error:

@@ -11,13 +11,13 @@ class Note:
     """Something in the recordings that an analysis has to do without.
 
     Attributes:
-        rank: whose recording it is.
+        rank: whose recording it is; None where that is not known.
         file: the file.
         place: where in it, or None for all of it.
         text: what is wrong with it and what was done about it.
     """
 
-    rank: int
+    rank: int | None
     file: Path
     place: str | None
     text: str
@@ -33,6 +33,6 @@ class RecordingError(Exception):
         note: the same as a note, for a caller that goes on with the other files.
     """
 
-    def __init__(self, rank: int, file: Path, place: str | None, text: str) -> None:
+    def __init__(self, rank: int | None, file: Path, place: str | None, text: str) -> None:
         self.note = Note(rank, file, place, text)
         super().__init__(str(self.note))

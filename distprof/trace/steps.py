@@ -39,7 +39,12 @@ class _Cuts:
 
 
 def build_steps(
-    zones: pl.DataFrame, reductions: pl.DataFrame, events: pl.DataFrame, windows: pl.DataFrame
+    zones: pl.DataFrame,
+    reductions: pl.DataFrame,
+    events: pl.DataFrame,
+    windows: pl.DataFrame,
+    *,
+    marks_first: bool = False,
 ) -> tuple[StepSource, pl.DataFrame]:
     """Cut the run of every rank into steps.
 
@@ -52,6 +57,7 @@ def build_steps(
     Args:
         zones, events, windows: tables of all ranks; events may have more columns.
         reductions: `rank` and `created` of each all-reduce and reduce-scatter.
+        marks_first: torch's annotations come before all others, as in a trace that others recorded.
 
     Returns:
         What the boundary is, and a STEPS table.
@@ -73,8 +79,9 @@ def build_steps(
     }
     source = max(in_zones, key=lambda source: len(in_zones[source]))
     found = in_zones[source]
-    if not found:
-        source, found = "annotation", _find(_annotations, ranks)
+    if marks_first or not found:
+        marks = _find(_annotations, ranks)
+        source, found = ("annotation", marks) if marks else (source, found)
     if not found:
         return "none", empty(STEPS)
     steps = pl.concat(_frame(rank, cuts, ranks[rank].training) for rank, cuts in found.items())
@@ -139,9 +146,23 @@ def _reducing_backwards(rank: _Rank) -> _Cuts:
 
 
 def _annotations(rank: _Rank) -> _Cuts:
-    number = pl.col("name").str.strip_prefix(ANNOTATION).str.to_integer(strict=False).alias("number")
-    steps = rank.events.with_columns(number).drop_nulls("number").unique("number", keep="first").sort("number")
+    steps = outermost_marks(rank.events)
     return _Cuts(steps["number"].to_numpy(), steps["start"].to_numpy(), steps["end"].to_numpy())
+
+
+def outermost_marks(events: pl.DataFrame) -> pl.DataFrame:
+    """One rank's marks of steps that lie in no other one, with their `number`, ascending.
+
+    Two profilers, or a wrapper's own steps, leave one set of marks inside the other. `events` holds user annotations
+    only: a device's copies of a mark are as long as its work.
+    """
+    number = pl.col("name").str.strip_prefix(ANNOTATION).str.to_integer(strict=False).alias("number")
+    marks = events.filter(pl.col("name").str.starts_with(ANNOTATION)).with_columns(number).drop_nulls("number")
+    marks = marks.sort("start", "end", descending=[False, True])
+    # Rounded times of neighbours may overlap; what lies inside another has its middle there, too.
+    middle = pl.col("start") + (pl.col("end") - pl.col("start")) // 2
+    outer = (middle >= pl.col("end").cum_max().shift(1)).fill_null(True)
+    return marks.filter(outer).unique("number", keep="first").sort("number")
 
 
 def _frame(rank: int, cuts: _Cuts, training: pl.DataFrame) -> pl.DataFrame:

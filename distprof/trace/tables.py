@@ -7,7 +7,7 @@ has aligned them. One frame of each kind holds all ranks. A null is 'not observe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -30,10 +30,11 @@ ZONES: dict[str, Any] = {
 }
 
 # A step ends at its boundary and begins at the one before; step 0 begins where the training thread's
-# first zone does. Step k of one rank is step k of all. `backwards` is how many backward passes ended in it. `excluded`
-# is None for a steady step, else why it is not: first | export (a window's edge, or work of distprof's own of more than
-# 1 ms, on any rank) | out_of_step (it contains evaluation or a checkpoint, which most steps do not, on any rank); it
-# is the same on all ranks.
+# first zone does. Step k of one rank is step k of all. `backwards` is how many backward passes ended in it, null where
+# no zones tell. `excluded` is None for a steady step, else why it is not: first | export (a window's edge, or work of
+# distprof's own of more than 1 ms, on any rank) | out_of_step (it contains evaluation or a checkpoint, which most steps
+# do not, on any rank); it is the same on all ranks. Where torch's `ProfilerStep` marks are the boundary, a step is from
+# a mark's beginning to its end, and has the mark's number.
 STEPS: dict[str, Any] = {
     "rank": pl.Int32,
     "step": pl.Int64,
@@ -63,8 +64,10 @@ DEVICE_ZONES: dict[str, Any] = {
     "device_ns": pl.Int64,
 }
 
-# One row per collective and rank, in the order of creation. (group, seq) is the same on all members. `ended` and
-# `started` are null where neither the backend nor a Kineto window tells them for certain. `step` is null out of step.
+# One row per collective and rank, in the order of creation. (group, seq) is the same on all members: torch's own
+# sequence number where it was recorded, else one that was given by aligning the ranks' sequences (see `matching`).
+# `ended` and `started` are null where neither the backend nor a Kineto window tells them for certain. Of a trace that
+# does not tell when a collective was created, `created` is its start. `step` is null out of step.
 # `zone` is the kind of the innermost of the training thread's zones that it was created in, or null. `bucket` and
 # `model` are set for DDP's gradient all-reduces, where sizes leave no doubt.
 COLLECTIVES: dict[str, Any] = {
@@ -108,6 +111,40 @@ WINDOWS: dict[str, Any] = {
     "end": pl.Int64,
 }
 
+# What a device did: kernels (cat `kernel`), copies (`gpu_memcpy`) and fills (`gpu_memset`), in the order of their
+# start. `collective` is the kind of collective that a kernel carries out, `unclassified` where it only looks like one,
+# null where it computes. `launched` is when the host began the call that launched it, `launch_end` when that returned,
+# `launch_thread` the host thread; null where the window does not hold that call.
+KERNELS: dict[str, Any] = {
+    "rank": pl.Int32,
+    "window": pl.Int32,
+    "cat": pl.String,
+    "name": pl.String,
+    "device": pl.Int64,
+    "stream": pl.Int64,
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "collective": pl.String,
+    "correlation": pl.Int64,
+    "launched": pl.Int64,
+    "launch_end": pl.Int64,
+    "launch_thread": pl.Int64,
+}
+
+# Allocations (bytes > 0) and releases (bytes < 0), where a window recorded memory, in the order of time. `device_type`
+# is torch's number (0: CPU, 1: CUDA); `allocated` and `reserved` are what the allocator held then, in bytes.
+MEMORY: dict[str, Any] = {
+    "rank": pl.Int32,
+    "window": pl.Int32,
+    "time": pl.Int64,
+    "device_type": pl.Int64,
+    "device": pl.Int64,
+    "address": pl.Int64,
+    "bytes": pl.Int64,
+    "allocated": pl.Int64,
+    "reserved": pl.Int64,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Tables:
@@ -118,7 +155,10 @@ class Tables:
         world_size: ranks of the job, present or not.
         step_source: see `result.Steps.source`.
         training_thread: rank -> the thread id by which `events` knows its training thread.
-        facts: rank -> the rank's facts file as it was read.
+        facts: rank -> the rank's facts file as it was read; of a trace that others recorded, the same as far as
+            the trace tells it.
+        arrival: the column of `collectives` that says when a rank arrived at one: `created`, or `started` where devices
+            carry them out.
     """
 
     ranks: list[int]
@@ -134,6 +174,9 @@ class Tables:
     facts: dict[int, dict[str, Any]]
     batches: pl.DataFrame = field(default_factory=lambda: empty(BATCHES))
     device_zones: pl.DataFrame = field(default_factory=lambda: empty(DEVICE_ZONES))
+    kernels: pl.DataFrame = field(default_factory=lambda: empty(KERNELS))
+    memory: pl.DataFrame = field(default_factory=lambda: empty(MEMORY))
+    arrival: Literal["created", "started"] = "created"
 
 
 def empty(schema: dict[str, Any]) -> pl.DataFrame:

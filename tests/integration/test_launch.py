@@ -59,7 +59,8 @@ def test_a_failing_rank_keeps_the_exit_code_and_the_recordings(tmp_path: Path, s
     assert "RuntimeError: boom" in ours.stderr
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert [row["status"] for row in report["ranks"]] == ["complete", "complete"]
-    assert report["ranks"][1]["reason"] == "it exited with 1"
+    assert report["ranks"][1]["reason"] == "it exited with 1: RuntimeError: boom"
+    assert "after rank 1 had failed" in report["ranks"][0]["reason"]
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert manifest["ended"]["failures"]["1"]["exit_code"] == 1
 

@@ -10,18 +10,20 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.api import _terminate_process_handler
 
 import distprof
+from distprof.cli import launch as cli
 from distprof.pipeline import build
+from distprof.report import make
 from tests.launches import ROOT
 
 FOREVER = str(ROOT / "tests" / "scripts" / "forever.py")
 MARK = "LAUNCHED_BY_TEST"
-TORCHRUN = ["torch.distributed.run"]
 WITHIN_S = 60
 
 
@@ -83,23 +85,23 @@ def job(command: list[str]) -> Iterator[Job]:
 
 
 @pytest.fixture(scope="module")
-def torchruns_status() -> dict[signal.Signals, int]:
-    """How torchrun ends when it gets a signal."""
-    with job(TORCHRUN) as plain:
+def torchruns_status() -> int:
+    """torchrun's exit status after a signal; it is the same for all that it handles."""
+    with job(["torch.distributed.run"]) as plain:
         plain.launcher.send_signal(signal.SIGINT)
-        return {signal.SIGINT: plain.end()}
+        return plain.end()
 
 
 @pytest.mark.launch
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_ranks_and_leaves_a_report(
-    number: signal.Signals, tmp_path: Path, torchruns_status: dict[signal.Signals, int]
+    number: signal.Signals, tmp_path: Path, torchruns_status: int
 ) -> None:
     with job(["distprof", "launch", "--run-dir", str(tmp_path / "run")]) as ours:
         ours.launcher.send_signal(number)
         status = ours.end()
         assert ours.alive() == {}
-    assert status == torchruns_status[signal.SIGINT]
+    assert status == torchruns_status
     assert f"got signal: {number.value}" in ours.output
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert [row["status"] == "missing" for row in report["ranks"]] == [False, False]
@@ -119,3 +121,36 @@ def test_a_killed_launcher_leaves_recordings_that_can_be_read(tmp_path: Path) ->
     result = build(distprof.load(tmp_path / "run"))
     assert [row.status for row in result.ranks] == ["partial", "partial"]
     assert result.steps.steady.count > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_signal_during_the_report_stops_it_and_changes_nothing_else(
+    number: signal.Signals,
+    failed: bool,
+    *,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def launched(*_: object) -> None:
+        signal.signal(number, _terminate_process_handler)  # as torch leaves it, and raises an ordinary exception
+        if failed:
+            raise RuntimeError("a rank failed")
+
+    def report(path: Path) -> None:
+        with suppress(Exception):  # as something inside a report may
+            os.kill(os.getpid(), number)
+            time.sleep(WITHIN_S)
+
+    monkeypatch.setattr(cli, "launch", launched)
+    monkeypatch.setattr(make, "make_report", report)
+    before = signal.getsignal(number)
+    begin = time.monotonic()
+    try:
+        with pytest.raises(RuntimeError, match="a rank failed") if failed else nullcontext():
+            assert cli.main(["--run-dir", str(tmp_path / "run"), "train.py"]) == 0
+    finally:
+        signal.signal(number, before)
+    assert time.monotonic() - begin < 10
+    assert f"interrupted; `distprof report {tmp_path / 'run'}` makes the report" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -17,14 +18,14 @@ def main() -> None:
     model = DistributedDataParallel(nn.Linear(64, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(TensorDataset(torch.randn(64, 64)), batch_size=8, num_workers=1, persistent_workers=True)
-    steps = 0
+    begin, told = time.monotonic(), False
     while True:
         for (x,) in loader:
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()
-            steps += 1
-            if steps == 30:
+            if not told and time.monotonic() - begin > 2:
+                told = True
                 print(f"rank {dist.get_rank()} is under way, pid {os.getpid()}", flush=True)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
+from pathlib import Path
 
 import hydra
 import torch
@@ -24,7 +24,7 @@ def main(config: DictConfig) -> None:
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
     output = hydra.core.hydra_config.HydraConfig.get().runtime.output_dir
-    print(json.dumps({"lr": config.lr, "argv": sys.argv[1:], "in_its_folder": os.getcwd() == output}), flush=True)
+    print(json.dumps({"lr": config.lr, "argv": sys.argv[1:], "in_its_folder": str(Path.cwd()) == output}), flush=True)
     dist.destroy_process_group()
 
 

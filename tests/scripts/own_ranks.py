@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import socket
+import tempfile
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -11,8 +12,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def train(rank: int, world_size: int, port: int) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+def train(rank: int, world_size: int, store: str) -> None:
+    # A store of its own: under torchrun, tcp:// addresses mean the launcher's.
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     torch.set_num_threads(1)
     model = DistributedDataParallel(nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -25,7 +27,5 @@ def train(rank: int, world_size: int, port: int) -> None:
 
 
 if __name__ == "__main__":
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = probe.getsockname()[1]
-    mp.spawn(train, args=(2, free), nprocs=2)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(train, args=(2, str(Path(folder) / "store")), nprocs=2)

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import threading
+from pathlib import Path
 
 OF_THE_LAUNCH = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}  # differ between any two launches
 
@@ -18,7 +19,7 @@ seen = {
     "package": __package__,
     "spec": repr(__spec__),
     "path": sys.path,
-    "folder": os.getcwd(),
+    "folder": str(Path.cwd()),
     "threads": threading.active_count(),
     "environment": {name: value for name, value in sorted(os.environ.items()) if name not in OF_THE_LAUNCH},
 }

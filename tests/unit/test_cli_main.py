@@ -17,7 +17,9 @@ from distprof.cli import main as cli
 from distprof.cli import merge, report
 from distprof.report import make
 from distprof.result import Result, from_json
+from distprof.run.directory import RunDirectory
 from distprof.run.manifest import RunDirectoryError
+from distprof.trace import load as loading
 from tests.unit import results
 
 
@@ -81,7 +83,8 @@ def test_help_imports_nothing_heavy_and_is_instant() -> None:
 class FakeRun:
     """Stands for a loaded run: the result of its analysis is made by hand."""
 
-    path: Path
+    directory: RunDirectory
+    manifest: str = "there is one"
 
 
 @pytest.fixture
@@ -94,8 +97,11 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def timeline(run: FakeRun, result: Result, path: Path) -> None:
         path.write_bytes(b"timeline")
 
+    def load(path: Path, **_: object) -> FakeRun:
+        return FakeRun(RunDirectory(path))
+
+    monkeypatch.setattr(loading, "load", load)
     for module in (make, report, merge):
-        monkeypatch.setattr(module, "load", FakeRun)
         monkeypatch.setattr(module, "build", build)
         if hasattr(module, "write_timeline"):
             monkeypatch.setattr(module, "write_timeline", timeline)
@@ -154,10 +160,12 @@ def test_chosen_files_only(run_dir: Path, tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("paths", "says"),
     [
-        (["nowhere"], "nowhere does not exist: give a run directory"),
-        (["trace.json"], "trace.json is a file: give a run directory"),
-        (["run", "run"], "one run directory at a time"),
-        (["empty"], "has no run.json"),
+        (["nowhere"], "nowhere does not exist: give a run directory, traces, or a folder of traces"),
+        (["trace.json"], "trace.json: it was not read: it has no list of events"),
+        (["run", "trace.json"], "run is a run directory: give it alone"),
+        (["empty"], "has no run.json and no traces"),
+        (["trace.json", "--rank", "trace.json"], "is not FILE=N"),
+        (["trace.json", "--collective", "[a=all_reduce"], "'[a' is no regular expression"),
         ([], "required"),
     ],
 )
@@ -173,6 +181,7 @@ def test_unusable_input_is_one_line_and_status_2(
     monkeypatch.chdir(tmp_path)
     for folder in ("run", "empty"):
         Path(folder).mkdir()
+    Path("run", "run.json").write_text("{}")
     Path("trace.json").write_text("{}")
     with pytest.raises(SystemExit) as end:
         cli.main([*command, *paths])
@@ -186,10 +195,10 @@ def test_unusable_input_is_one_line_and_status_2(
 def test_an_error_of_several_lines_becomes_one(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(path: Path) -> FakeRun:
+    def broken(path: Path, **_: object) -> FakeRun:
         raise RunDirectoryError("broken\nin two places")
 
-    monkeypatch.setattr(make, "load", broken)
+    monkeypatch.setattr(loading, "load", broken)
     with pytest.raises(SystemExit):
         cli.main(["report", str(run_dir)])
     assert one_line(capsys.readouterr().err) == "distprof report: error: broken in two places"

@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
-from distprof.trace.kineto import read_kineto
+from distprof.trace.kineto import KINETO_EVENTS, placed, read_kineto
 from distprof.trace.notes import Note, RecordingError
 
 BASE = 1_790_857_026_000_000_000
@@ -25,8 +26,13 @@ def trace(path: Path, events: list[dict[str, Any]], **header: Any) -> Path:
     return path
 
 
+def read(path: Path, rank: int = 2, window: int = 0) -> tuple[pl.DataFrame, list[Note]]:
+    found, notes = read_kineto(path, rank)
+    return placed(found.events, rank, window, KINETO_EVENTS), notes
+
+
 def leaves(path: Path, events: list[dict[str, Any]]) -> list[str]:
-    table, _ = read_kineto(trace(path, events), 2, 0)
+    table, _ = read(trace(path, events))
     return sorted(table.filter("leaf")["name"])
 
 
@@ -44,7 +50,7 @@ def test_events(path: Path) -> None:
         {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 5105818325140.195},
         op("PyTorch Profiler (0)", 5105818325000, 900, tid="PyTorch Profiler", cat="Trace"),
     ]
-    table, notes = read_kineto(trace(path, events), 2, 1)
+    table, notes = read(trace(path, events), 2, 1)
     assert notes == []
     assert table.rows() == [
         (2, 1, "user_annotation", "gloo:all_reduce", 9, BASE + 5105818325140001, BASE + 5105818325140001, False, True),
@@ -57,7 +63,7 @@ def test_every_nanosecond_below_three_months_is_kept(path: Path) -> None:
     texts = [f"{7_889_237_999_999 - n}.{n:03d}" for n in range(1000)]
     events = ",".join(f'{{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1, "ts": {t}, "dur": 1.001}}' for t in texts)
     path.write_text(f'{{"baseTimeNanoseconds": {BASE}, "traceEvents": [{events}]}}')
-    table, _ = read_kineto(path, 2, 0)
+    table, _ = read(path)
     expected = sorted(BASE + int(t.replace(".", "")) for t in texts)
     assert table["start"].to_list() == expected
     assert table["end"].to_list() == [start + 1001 for start in expected]
@@ -68,35 +74,47 @@ def test_more_digits_than_a_float_holds(path: Path, quote: str) -> None:
     times = f'"ts": {quote}1790857026123456.789{quote}, "dur": {quote}2.5{quote}'
     metadata = '{"ph": "M", "name": "process_name"}'
     path.write_text(f'{{"traceEvents": [{metadata}, {{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1, {times}}}]}}')
-    table, _ = read_kineto(path, 2, 0)
+    table, _ = read(path)
     assert table.select("start", "end").row(0) == (1_790_857_026_123_456_789, 1_790_857_026_123_459_289)
 
 
 def test_whole_microseconds_since_1970(path: Path) -> None:
     """As torch wrote them before 2024: no base."""
     path.write_text(json.dumps({"traceEvents": [op("a", 1_690_857_026_123_457, 12)]}))
-    table, _ = read_kineto(path, 2, 0)
+    table, _ = read(path)
     assert table.select("start", "end").row(0) == (1_690_857_026_123_457_000, 1_690_857_026_123_469_000)
 
 
 def test_gzipped(path: Path) -> None:
     packed = path.with_name(path.name + ".gz")
     packed.write_bytes(gzip.compress(trace(path, [op("aten::mm", 1, 2)]).read_bytes()))
-    assert len(read_kineto(packed, 2, 0)[0]) == 1
+    assert len(read(packed)[0]) == 1
 
 
 def test_events_without_a_sensible_time_or_thread_are_left_out(path: Path) -> None:
-    events = [op("good", 1, 2), op("negative", 1, -3), op("text", 1, 2, tid="stream 7"), op("wide", 1, 2, tid=2**64)]
+    events = [op("good", 1, 2), op("negative", 1, -3), op("text", 1, 2, tid="main"), op("wide", 1, 2, tid=2**64)]
     del (missing := op("missing", 1, 2))["dur"]
-    table, notes = read_kineto(trace(path, [*events, missing]), 2, 0)
+    ages, late = op("ages", 1, 1e12), op("late", 1e12, 2)
+    begins = {"ph": "B", "name": "begins", "ts": 1, "tid": 7}
+    table, notes = read(trace(path, [*events, missing, ages, late, begins]))
     assert table["name"].to_list() == ["good"]
-    text = "4 events have no whole thread number or no duration and were left out"
-    assert notes == [Note(2, path, "$.traceEvents", text)]
+    assert [str(note) for note in notes] == [
+        f"{path}, $.traceEvents: 5 events have no thread number, or no duration from 0 to a day and were left out",
+        f"{path}, $.traceEvents: 1 events only begin and have no duration and were left out",
+        f"{path}, $.traceEvents: 1 events lie more than a day from the others and were left out",
+    ]
+
+
+def test_streams_that_are_called_by_a_text(path: Path) -> None:
+    kernels = [op("kernel", 1, 2, tid="stream 7", cat=cat) for cat in ("Kernel", "mtia_ccp_events")]
+    table, notes = read(trace(path, [*kernels, op("op", 1, 2, cat="Operator")]))
+    assert table.select("cat", "thread").rows() == [("kernel", 7), ("kernel", 7), ("cpu_op", 7)]
+    assert notes == []
 
 
 def test_an_event_that_was_not_over_when_the_window_closed(path: Path) -> None:
     cut = op("gloo:all_reduce", 1, 50, cat="user_annotation", args={"External id": 1, "finished": False})
-    table, _ = read_kineto(trace(path, [cut, op("aten::mm", 2, 3, args={"External id": 2**70})]), 2, 0)
+    table, _ = read(trace(path, [cut, op("aten::mm", 2, 3, args={"External id": 2**70})]))
     assert table.select("name", "finished").rows() == [("gloo:all_reduce", False), ("aten::mm", True)]
 
 
@@ -139,42 +157,31 @@ def test_neighbours_that_touch_are_both_leaves(path: Path) -> None:
 
 
 def test_a_trace_without_events(path: Path) -> None:
-    table, notes = read_kineto(trace(path, []), 2, 0)
+    table, notes = read(trace(path, []))
     assert (len(table), notes) == (0, [])
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "says"),
+    ("text", "says"),
     [
-        ('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 2, "tid": 3}', "byte 70", "truncated"),
-        ('{"traceEvents": [{"ph": "X", "name": NaN}]}', "byte 37", "malformed"),
-        ('{"traceEvents": [{"ph": "X", "ts": "soon"}]}', "$.traceEvents[0].ts", "no whole Kineto trace"),
-        ('{"schemaVersion": 1}', None, "traceEvents"),
-        ("", "byte 0", "truncated"),
-        ('{"distributedInfo": {"rank": 1}, "traceEvents": []}', "$.distributedInfo.rank", "recorded by rank 1"),
+        ('{"schemaVersion": 1}', "it has no list of events"),
+        ("", "it is empty"),
+        ("[[1, 2], [[0, 1], [2, 3]]]", "none of its entries is an event"),
+        ('[{"file": "x", "iteration": 0}]', "none of its entries is an event"),
+        ('{"schema": "1.1.1-chakra.0.0.4", "pid": 5, "nodes": [{"id": 1}]}', "it is an Execution Trace"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        ("step,loss", "it is not JSON"),
+        ('{"distributedInfo": {"rank": 1}, "traceEvents": []}', "recorded by rank 1"),
     ],
 )
-def test_a_broken_trace_is_an_error_with_file_and_place(path: Path, text: str, place: str | None, says: str) -> None:
+def test_what_is_no_trace_of_the_rank_is_an_error_that_names_the_file(path: Path, text: str, says: str) -> None:
     path.write_text(text)
     with pytest.raises(RecordingError) as caught:
-        read_kineto(path, 2, 0)
+        read(path)
     assert str(path) in str(caught.value)
     assert says in str(caught.value)
-    if place is not None:
-        assert caught.value.note.place == place
-
-
-def test_a_cut_gzip_file(path: Path) -> None:
-    packed = path.with_name(path.name + ".gz")
-    data = gzip.compress(trace(path, [op("aten::mm", n, 2) for n in range(100)]).read_bytes())
-    packed.write_bytes(data[:-20])
-    with pytest.raises(RecordingError, match="the gzip file is damaged"):
-        read_kineto(packed, 2, 0)
-    packed.write_bytes(b"no gzip at all")
-    with pytest.raises(RecordingError, match="the gzip file is damaged"):
-        read_kineto(packed, 2, 0)
 
 
 def test_a_file_that_is_not_there(path: Path) -> None:
     with pytest.raises(RecordingError, match="No such file"):
-        read_kineto(path, 2, 0)
+        read(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -131,7 +132,9 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[launch.Laun
     return specs
 
 
-def refusal(words: list[str], capsys: pytest.CaptureFixture[str], main=launch.main) -> str:  # type: ignore[no-untyped-def]
+def refusal(
+    words: list[str], capsys: pytest.CaptureFixture[str], main: Callable[[list[str]], int] = launch.main
+) -> str:
     """The one line that refuses a command line with status 2."""
     with pytest.raises(SystemExit) as end:
         main(words)

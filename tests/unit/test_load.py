@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -38,13 +39,37 @@ def test_by_its_name_as_text(run: RunDirectory) -> None:
     assert distprof.load(str(run.path)).tables.step_source == "optimizer"
 
 
-def test_a_broken_trace_costs_its_own_window_only(run: RunDirectory) -> None:
+def test_a_truncated_trace_keeps_what_is_whole(run: RunDirectory) -> None:
     trace = run.rank(0, 1).window(0)
     data = gzip.decompress(trace.read_bytes())
     trace.write_bytes(gzip.compress(data[: len(data) // 2]))
     loaded = distprof.load(run.path)
     [note] = loaded.notes
-    assert (note.rank, note.file, note.place) == (1, trace, f"byte {len(data) // 2}")
+    assert (note.rank, note.file) == (1, trace)
+    assert note.text.startswith("it is truncated, as when its process was killed")
+    events, whole = (tables.events.filter(pl.col("rank") == 1) for tables in (loaded.tables, simulate(WORLD)))
+    assert 0 < len(events) < len(whole)
+
+
+def test_a_truncated_trace_that_lost_its_base_is_put_where_its_window_was(run: RunDirectory) -> None:
+    """torch writes the base after the events."""
+    trace = run.rank(0, 1).window(0)
+    text = gzip.decompress(trace.read_bytes()).decode()
+    without = re.sub(r'"baseTimeNanoseconds": \d+, ', "", text)
+    trace.write_bytes(gzip.compress(without[:-200].encode()))
+    loaded = distprof.load(run.path)
+    assert [note.place for note in loaded.notes][-1] == "$.baseTimeNanoseconds"
+    events, whole = (tables.events.filter(rank=1) for tables in (loaded.tables, simulate(WORLD)))
+    assert len(events) > 0.9 * len(whole)
+    assert events.join(whole, on=list(events.columns), how="anti").is_empty()
+
+
+def test_a_broken_trace_costs_its_own_window_only(run: RunDirectory) -> None:
+    trace = run.rank(0, 1).window(0)
+    trace.write_bytes(b"no trace")
+    loaded = distprof.load(run.path)
+    [note] = loaded.notes
+    assert (note.rank, note.file, note.place) == (1, trace, None)
     tables, whole = loaded.tables, simulate(WORLD)
     assert tables.events["rank"].unique().sort().to_list() == [0, 2]
     assert tables.zones.equals(whole.zones)
@@ -137,8 +162,10 @@ def test_an_uncompressed_trace_is_read_as_well(run: RunDirectory) -> None:
 def test_what_is_no_run_directory(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="Give the folder that `distprof launch` printed"):
         distprof.load(tmp_path)
-    with pytest.raises(RunDirectoryError, match=r"has no run\.json"):
+    with pytest.raises(RunDirectoryError, match="does not exist"):
         distprof.load(tmp_path / "nowhere")
+    with pytest.raises(RunDirectoryError, match="no path was given"):
+        distprof.load()
 
 
 def test_a_run_in_which_no_rank_came_far_enough(run: RunDirectory) -> None:

@@ -117,11 +117,11 @@ def one(tables: Tables, rank: int, **wanted: Any) -> dict[str, Any]:
     return rows.row(0, named=True)
 
 
-EXACT = World(ranks=2, steps=4, jitter=0.0, windows=[(1, 4)], latency=0.0)
+EXACT = World(ranks=2, steps=4, jitter=0.0, windows=[(1, 4)], latency=0.0, backward=15.0, after_buckets=5.0)
 
 
 def test_a_step_by_hand() -> None:
-    """Without jitter: backward computes 4 x 5 ms; buckets are created after each of the first three pieces."""
+    """Without jitter: backward computes 3 x 5 ms, with a bucket after each, and 5 ms more."""
     tables = simulate(EXACT)
     [_, (start, end), *_] = zones(tables, 0, "backward")
     buckets = [one(tables, 0, step=1, bucket=bucket) for bucket in range(3)]
@@ -136,7 +136,7 @@ def test_a_step_by_hand() -> None:
 
 
 # The last bucket takes 12.1 ms, so that all ranks leave backward together and begin the next step together.
-TOGETHER = World(jitter=0.0, buckets=(2_000_000, 4_000_000, 12_000_000))
+TOGETHER = World(jitter=0.0, buckets=(2_000_000, 4_000_000, 12_000_000), backward=15.0, after_buckets=5.0)
 
 
 def lateness(tables: Tables, step: int, bucket: int) -> float:
@@ -162,7 +162,8 @@ def test_a_delay_between_backward_and_optimizer_shows_in_the_next_step() -> None
 
 def test_a_delay_shows_with_what_the_others_had_done_meanwhile() -> None:
     """The others leave backward 6.1 ms after the culprit's bucket 1; it computes for 10 ms after that."""
-    tables = simulate(World(jitter=0.0, delays=[Delay(rank=2, kind="backward", bucket=1, ms=60)]))
+    delay = Delay(rank=2, kind="backward", bucket=1, ms=60)
+    tables = simulate(World(jitter=0.0, backward=15.0, after_buckets=5.0, delays=[delay]))
     assert lateness(tables, 3, 1) == pytest.approx(63.9, abs=0.1)
 
 
@@ -198,9 +199,9 @@ def test_a_delay_that_computes_has_operators() -> None:
         leaves = tables.events.filter((pl.col("rank") == 0) & pl.col("leaf"))
         return float((leaves["end"] - leaves["start"]).sum()) / MS
 
-    # Five steps of 10 + 20 + 2 ms.
-    assert computed() == pytest.approx(160)
-    assert computed(computes=True) == pytest.approx(160 + 5 * 50)
+    # Five steps of 10 + 20 + 0.1 + 2 ms.
+    assert computed() == pytest.approx(160.5)
+    assert computed(computes=True) == pytest.approx(160.5 + 5 * 50)
 
 
 def test_a_delay_without_a_place_is_an_error() -> None:

@@ -145,7 +145,9 @@ class World:
     Attributes:
         groups: members of process groups beside the one of all ranks.
         data_loading, forward, backward, optimizer: computing in these zones; `backward` is spread evenly over the
-            buckets, and its last piece comes after the last of them. optimizer None: there is none.
+            buckets, each of which comes after its piece. optimizer None: there is none.
+        after_buckets: what backward still computes after the last bucket. DDP fills its buckets in the order in which
+            gradients come, so that hardly anything is left to do.
         host: Python between two zones.
         buckets: bytes of DDP's buckets in the order of reduction; none: no DDP.
         first_buckets: what they are in the first backward, before the rebuild.
@@ -168,6 +170,7 @@ class World:
     data_loading: float = 2.0
     forward: float = 10.0
     backward: float = 20.0
+    after_buckets: float = 0.1
     optimizer: float | None = 2.0
     host: float = 0.3
     buckets: Sequence[int] = (2_000_000, 4_000_000, 1_000_000)
@@ -232,13 +235,14 @@ def forward(world: World, step: int) -> Zone:
 def backward(world: World, step: int, *, reduces: bool = True) -> Zone:
     """Backward; it ends when all buckets are reduced."""
     buckets = world.first_buckets if step == 0 and world.first_buckets is not None else world.buckets
-    pieces = len(buckets) + 1 if reduces else 1
     body: list[Segment] = []
-    if reduces:
+    if reduces and buckets:
         for bucket, size in enumerate(buckets):
-            body.append(Compute(world.backward / pieces))
+            body.append(Compute(world.backward / len(buckets)))
             body.append(Collective(bytes=size, waits="later", model=MODEL, bucket=bucket))
-    body.append(Compute(world.backward / pieces))
+    else:
+        body.append(Compute(world.backward))
+    body.append(Compute(world.after_buckets))
     if reduces and world.unused_parameters:
         body.append(Collective(bytes=256, dtype="Int", waits="later"))
     return Zone("backward", "backward", (*body, Await()))

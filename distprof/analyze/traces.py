@@ -1,0 +1,271 @@
+"""What traces that others recorded can tell, for the sections whose analyses need recordings of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from distprof.analyze.arrivals import arrivals
+from distprof.analyze.data_loading import STALL_SHARE
+from distprof.analyze.findings import findings
+from distprof.analyze.inputs import Inputs, Recording, prepare
+from distprof.analyze.registry import analyze
+from distprof.analyze.steady import FEWEST_STEPS, MS, pairs, steady_steps, times_of_steps
+from distprof.analyze.totals import Work, work_of
+from distprof.result import (
+    BreakdownRow,
+    Clock,
+    CollectiveKind,
+    Communication,
+    DataLoading,
+    Finding,
+    NotObserved,
+    RankCommunication,
+    RankLoading,
+    Stragglers,
+)
+from distprof.trace import intervals
+from distprof.trace.intervals import Intervals
+from distprof.trace.kinds import SYMMETRIC
+from distprof.trace.tables import STEPS, Tables, empty
+
+# Bus bandwidth is what each link carries: algorithm bandwidth times this factor of n ranks (as nccl-tests define it).
+_BUS_FACTOR: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: float(n - 1),
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+}
+_KNOWN = (*SYMMETRIC, "broadcast", "reduce", "gather", "scatter")
+_NO_ZONES = "traces alone hold no zones: when the training thread was blocked is not known"
+_NO_STEPS = "no step was recorded on all ranks"
+
+
+def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[str, Any]:
+    """All sections by name, as `registry.analyze` makes them.
+
+    What it makes of steps and zones together needs zones of the whole run. So it gets no steps for that, and the
+    sections that traces alone can fill, or fill otherwise, are replaced.
+    """
+    without_steps = replace(tables, steps=empty(STEPS))
+    inputs = replace(prepare(without_steps, clock, recording), tables=tables)
+    sections = analyze(inputs)
+    communication, missing = _communication(inputs)
+    stragglers = _stragglers(inputs)
+    loading, no_loading = _data_loading(tables)
+    alone = {
+        "breakdown": "traces of others are not cut into parts of a step by this version; `totals` has their unions",
+        "overhead": "not recorded by distprof: what the recording cost is not known",
+        "conditions": "traces do not tell them",
+    }
+    replaced = ("stragglers", "communication", "data_loading", *alone)
+    kept = [row for row in sections["not_observed"] if row.what.split(".")[0] not in replaced]
+    return {
+        **sections,
+        "breakdown": list[BreakdownRow](),
+        "communication": communication,
+        "stragglers": stragglers,
+        "data_loading": loading,
+        "findings": [*_silence(tables), *findings(sections["steps"], stragglers, loading)],
+        "not_observed": [
+            *missing,
+            NotObserved("stragglers.ranks", None, stragglers.why),
+            *no_loading,
+            *(NotObserved(what, None, reason) for what, reason in alone.items()),
+            *kept,
+        ],
+    }
+
+
+def _data_loading(tables: Tables) -> tuple[DataLoading, list[NotObserved]]:
+    """Time in loaders' annotated `__next__` per step."""
+    used = steady_steps(tables)
+    rows = []
+    for rank in tables.ranks:
+        zones = tables.zones.filter((pl.col("rank") == rank) & (pl.col("kind") == "data_loading"))
+        steps = times_of_steps(tables, rank, used)
+        wait = share = None
+        if len(zones) and len(steps):
+            waited = intervals.covered(intervals.union(pairs(zones, "start", "end")), steps[:, 0], steps[:, 1])
+            wait = float(waited.mean()) / MS
+            share = float(waited.sum() / np.diff(steps).sum())
+        rows.append(RankLoading(rank, wait, share, startup=None, num_workers=None, pin_memory=None))
+    shares = [row.share_of_step for row in rows if row.share_of_step is not None]
+    verdict: Literal["keeps_up", "stalls", "undecided"] = "undecided"
+    if shares and len(used) >= FEWEST_STEPS:
+        verdict = "stalls" if max(shares) > STALL_SHARE else "keeps_up"
+    section = DataLoading(basis="window", steps_used=len(used), verdict=verdict, per_rank=rows)
+    without = [row.rank for row in rows if row.wait is None]
+    reason = "the traces have no step, or no annotation of a torch DataLoader in the training thread"
+    return section, [NotObserved("data_loading.per_rank.wait", without, reason)] if without else []
+
+
+def _communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
+    tables = inputs.tables
+    calls = arrivals(tables)
+    used = steady_steps(tables)
+    comparable = inputs.clock.verdict != "unaligned"
+    device = tables.arrival == "started"
+    rows = [
+        _of_rank(tables, calls, rank, times_of_steps(tables, rank, used), comparable=comparable)
+        for rank in tables.ranks
+    ]
+    logical = calls.unique(["group", "seq", "kind"])
+    means = {name: _mean([getattr(row, name) for row in rows]) for name in ("total", "exposed", "wait", "transfer")}
+    total, exposed = means["total"], means["exposed"]
+    recorded = pl.col("members") - _absent(tables, logical)
+    section = Communication(
+        basis="window",
+        steps_used=len(used),
+        collectives=logical.height if logical.height or tables.world_size == 1 else None,
+        matched=logical.filter(pl.col("seen") == pl.col("members")).height,
+        unmatched=logical.filter(pl.col("seen") < recorded).height,
+        unclassified=logical.filter(~pl.col("kind").is_in(_KNOWN)).height,
+        total=total,
+        exposed=exposed,
+        overlapped=None if total is None or exposed is None else total - exposed,
+        wait=means["wait"],
+        transfer=means["transfer"],
+        per_rank=rows,
+        by_kind=_by_kind(calls, comparable=comparable),
+        buckets=[],
+    )
+    missing = []
+    if not logical.height and tables.world_size > 1:
+        missing.append(NotObserved("communication", None, _no_communication(tables)))
+    elif not used:
+        missing.append(NotObserved("communication.total", None, _NO_STEPS))
+    else:
+        if exposed is None and not device:
+            missing.append(NotObserved("communication.exposed", None, _NO_ZONES))
+        unbound = logical.filter(pl.col("last_arrived").is_null() & pl.col("step").is_in(used)).height
+        if means["wait"] is None:
+            reason = "no collective is known to have bound the ranks, or their clocks cannot be compared"
+            missing.append(NotObserved("communication.wait", None, reason))
+        elif unbound:
+            reason = (
+                f"{unbound} collectives in these steps were not seen on all members, or bind nobody: no wait for them"
+            )
+            missing.append(NotObserved("communication.wait", None, reason))
+    missing.append(NotObserved("communication.buckets", None, "traces alone do not tell DDP's buckets"))
+    return section, missing
+
+
+def _absent(tables: Tables, logical: pl.DataFrame) -> pl.Series:
+    """For each collective how many members of its group left no trace."""
+    absent = {group.id: len(set(group.members) - set(tables.ranks)) for group in tables.groups}
+    return logical["group"].replace_strict(absent, default=0, return_dtype=pl.Int64)
+
+
+def _of_rank(
+    tables: Tables, calls: pl.DataFrame, rank: int, steps: Intervals, *, comparable: bool
+) -> RankCommunication:
+    work = work_of(tables, rank)
+    own = calls.filter(pl.col("rank") == rank)
+
+    def per_step(a: Intervals) -> float | None:
+        return float(intervals.covered(a, steps[:, 0], steps[:, 1]).mean()) / MS if len(steps) else None
+
+    bound = own.filter(pl.col("last_arrived").is_not_null())
+    waits = intervals.union(
+        pairs(bound.with_columns(pl.min_horizontal("last_arrived", "ended")), "arrived", "last_arrived")
+    )
+    total = per_step(work.comm) if len(own) else None
+    wait = per_step(intervals.intersect(waits, work.comm)) if comparable and len(bound) else None
+    return RankCommunication(
+        rank=rank,
+        total=total,
+        exposed=per_step(_exposed(work)) if tables.arrival == "started" and total is not None else None,
+        wait=wait,
+        transfer=None if total is None or wait is None else total - wait,
+    )
+
+
+def _exposed(work: Work) -> Intervals:
+    return intervals.subtract(work.comm, work.compute)
+
+
+def _by_kind(calls: pl.DataFrame, *, comparable: bool) -> list[CollectiveKind]:
+    wait = (pl.col("last_arrived") - pl.col("arrived")) / MS
+    # The clocks of devices differ by some us, so that an end can come before the last arrival.
+    transfer = ((pl.col("ended") - pl.col("last_arrived")) / MS).clip(lower_bound=0.0)
+    table = (
+        calls.group_by("kind", "group", "bytes")
+        .agg(
+            pl.col("seq").n_unique().alias("count"),
+            pl.col("members").first(),
+            wait.mean().alias("wait"),
+            transfer.mean().alias("transfer"),
+        )
+        .sort("kind", "group", "bytes")
+    )
+    rows = []
+    for kind, group, size, count, members, waited, moved in table.iter_rows():
+        transferred = moved if comparable else None
+        algbw = size / (transferred * 1e6) if transferred and size else None
+        factor = _BUS_FACTOR.get(kind)
+        rows.append(
+            CollectiveKind(
+                kind=kind,
+                group=group,
+                bytes=size,
+                count=count,
+                wait=waited if comparable else None,
+                transfer=transferred,
+                algbw_gbps=algbw,
+                busbw_gbps=algbw * factor(members) if algbw is not None and factor else None,
+            )
+        )
+    return rows
+
+
+def _stragglers(inputs: Inputs) -> Stragglers:
+    tables = inputs.tables
+    missing = sorted(set(range(tables.world_size)) - set(tables.ranks))
+    why = "traces hold a window and no zones: what a late rank did before it arrived is not judged"
+    if missing:
+        why = f"rank {_listed(missing)} left no trace and may be the one the others waited for; {why}"
+    if inputs.clock.verdict != "unaligned":
+        bound = arrivals(tables).filter(pl.col("last_arrived").is_not_null()).unique(["group", "seq", "kind"])
+        counts = bound.drop_nulls("last_rank")["last_rank"].value_counts().sort("count", "last_rank")
+        if len(counts) and 2 * counts["count"][-1] > bound.height:
+            rank, count = counts.row(-1)
+            why += f"; rank {rank} was the last to arrive at {count} of {bound.height} collectives"
+    steps = len(steady_steps(tables))
+    return Stragglers(basis="window", steps_used=steps, verdict="undecided", why=why, noise=None, ranks=[])
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:20])) + (f" and {len(ranks) - 20} more" if len(ranks) > 20 else "")
+
+
+def _no_communication(tables: Tables) -> str:
+    return f"the job has {tables.world_size} ranks, and no communication was found in its traces"
+
+
+def _silence(tables: Tables) -> list[Finding]:
+    """A job of several ranks that seems not to communicate: its traces lack it, or its kernels are not known."""
+    if tables.world_size == 1 or len(tables.collectives):
+        return []
+    return [
+        Finding(
+            id="communication.none",
+            severity="warning",
+            ranks=tables.ranks,
+            steps=[],
+            observation=_no_communication(tables),
+            hypothesis="the device was not recorded, or its kernels of communication have names that are not known",
+            next_check="record CUDA activities, or name the kernels with --collective REGEX[=KIND]",
+            evidence={"run.world_size": float(tables.world_size)},
+        )
+    ]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None

@@ -1,0 +1,248 @@
+"""Who is named, for what, and how much: jobs made by hand (see `jobs`); times are ms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from distprof.analyze.stragglers import stragglers
+from distprof.result import Straggler, Stragglers
+from distprof.trace.tables import COLLECTIVES, Tables
+from tests.unit.jobs import Delays, always, job
+from tests.unit.tables import inputs, tables
+
+
+def judge(of: Tables) -> Stragglers:
+    return stragglers(inputs(of))[0]
+
+
+def only(of: Tables) -> Straggler:
+    found = judge(of)
+    assert found.verdict == "straggler", found.why
+    (row,) = found.ranks
+    return row
+
+
+def named(of: Tables) -> dict[int, tuple[str, float]]:
+    return {row.rank: (row.cause, row.delay) for row in judge(of).ranks}
+
+
+def test_eight_buckets_after_one_delay_are_late_once() -> None:
+    row = only(job(always({2: {"backward": 60}}), buckets=8))
+    assert (row.rank, row.cause, row.zone, row.pattern) == (2, "backward", "backward", "persistent")
+    assert row.delay == 60, "and not 480"
+    assert row.imposed_wait == 60
+    assert (row.last_arrivals, row.of_collectives) == (9, 9), "one synchronisation in each of nine steady steps"
+    assert row.group == 0
+    assert row.steps == list(range(1, 10))
+
+
+def test_the_culprit_has_the_shortest_backward_and_its_victims_are_not_named() -> None:
+    of = job(always({1: {"data_loading": 60}}))
+    backward = of.zones.filter(kind="backward").select("rank", ms=(pl.col("end") - pl.col("start")) / 1e6)
+    assert dict(backward.unique().rows()) == {0: 75, 1: 15, 2: 75, 3: 75}
+    row = only(of)
+    assert (row.rank, row.cause, row.delay) == (1, "data_loading", 60)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize(
+    ("cause", "zone"),
+    [
+        ("data_loading", "DataLoader#0"),
+        ("forward", "Net#0"),
+        ("backward", "backward"),
+        ("optimizer", "SGD#0"),
+        ("gc", "generation 2"),
+        ("zone", "augment"),
+        ("host", None),
+    ],
+)
+def test_cause_zone_and_amount(cause: str, zone: str | None, ranks: int) -> None:
+    row = only(job(always({ranks - 1: {cause: 20}}), ranks=range(ranks)))
+    assert (row.rank, row.cause, row.zone, row.delay) == (ranks - 1, cause, zone, 20)
+    assert row.imposed_wait == 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [("loader_first", "data_loading"), ("evaluation", "forward"), ("checkpoint", "host")],
+)
+def test_other_kinds_of_zones_have_their_cause(kind: str, cause: str) -> None:
+    of = job(always({3: {"zone": 20}}))
+    as_kind = pl.when(pl.col("name") == "augment").then(pl.lit(kind)).otherwise("kind").alias("kind")
+    row = only(replace(of, zones=of.zones.with_columns(as_kind)))
+    assert (row.cause, row.zone, row.delay) == (cause, "augment", 20)
+
+
+def test_distprofs_own_work_is_nobodys_delay() -> None:
+    of = job(always({3: {"gc": 20}}))
+    as_own = pl.when(pl.col("kind") == "gc").then(pl.lit("own")).otherwise("kind").alias("kind")
+    assert judge(replace(of, zones=of.zones.with_columns(as_own))).verdict == "none"
+
+
+def test_of_several_causes_the_largest_is_named_with_the_whole_delay() -> None:
+    assert named(job(always({0: {"forward": 10, "backward": 30, "data_loading": -5}}))) == {0: ("backward", 35)}
+
+
+def test_a_zone_is_named_by_its_excess_and_not_by_its_length() -> None:
+    """The first 9 ms of every fetch are another loader's; on rank 0 the other one takes 5 ms instead of 1."""
+    of = job(always({0: {"data_loading": 4}}))
+    loading, middle = pl.col("kind") == "data_loading", pl.col("start") + 9_000_000
+    long = of.zones.filter(loading).with_columns(end=middle, name=pl.lit("DataLoader#1"))
+    short = of.zones.filter(loading).with_columns(start=middle)
+    row = only(replace(of, zones=pl.concat([of.zones.filter(~loading), long, short]).sort("rank", "start")))
+    assert (row.cause, row.zone, row.delay) == ("data_loading", "DataLoader#0", 4)
+
+
+def test_two_culprits_are_both_named_the_costliest_first() -> None:
+    both = judge(job(always({1: {"forward": 30}, 2: {"forward": 60}}))).ranks
+    assert [(row.rank, row.cause, row.delay) for row in both] == [(2, "forward", 60), (1, "forward", 30)]
+    # Ranks 0 and 3 wait 60 ms for rank 2, and rank 1 waits 30. Nobody waits for rank 1: rank 2 comes after it.
+    assert [row.imposed_wait for row in both] == [50, 0]
+    assert [row.last_arrivals for row in both] == [9, 0]
+    assert [row.group for row in both] == [0, None]
+    apart = always({0: {"data_loading": 20}, 3: {"optimizer": 20}})
+    assert named(job(apart)) == {0: ("data_loading", 20), 3: ("optimizer", 20)}
+
+
+def test_half_of_the_ranks_can_be_late() -> None:
+    late: dict[int, Delays] = {rank: {"forward": 20} for rank in (1, 2, 5, 7)}
+    assert named(job(always(late), ranks=range(8))) == dict.fromkeys(late, ("forward", 20))
+
+
+def test_what_most_ranks_do_is_usual() -> None:
+    most: dict[int, Delays] = {rank: {"forward": 20} for rank in (0, 1, 2)}
+    assert judge(job(always(most))).verdict == "none"
+    assert judge(job(always({0: {"forward": -15}}))).verdict == "none", "a fast rank makes nobody late"
+
+
+def test_ranks_that_are_fast_in_turn_make_nobody_late() -> None:
+    """In each step one of three ranks is 12 ms faster: each is later than the fastest in most steps."""
+    assert judge(job(lambda rank, step: {} if step % 3 == rank else {"forward": 12}, ranks=range(3))).verdict == "none"
+
+
+def test_what_hits_all_ranks_alike_is_nobodys() -> None:
+    found = judge(job(lambda rank, step: {"forward": 7 * (step % 4), "backward": 20 if rank == 2 else 0}))
+    (row,) = found.ranks
+    assert (row.rank, row.cause, row.delay) == (2, "backward", 20)
+    assert judge(job(lambda rank, step: {"forward": 40 * (step % 4)})).verdict == "none"
+
+
+def test_below_a_twentieth_of_the_step_nobody_is_named() -> None:
+    assert judge(job()).noise == 2.5
+    assert judge(job(always({2: {"forward": 2}}))).verdict == "none"
+    assert named(job(always({2: {"forward": 3}}))) == {2: ("forward", 3)}
+
+
+def test_noise_grows_with_the_spread_and_with_few_steps() -> None:
+    """In every five steps each rank is 0, 6, 12, 18 and 24 ms late, in an order of its own: one spread throughout."""
+
+    def wobbly(rank: int, step: int) -> Delays:
+        return {"forward": 6 * ((rank + 1) * step % 5)}
+
+    noise = [judge(job(wobbly, steps=steps)).noise for steps in (41, 6)]
+    # The error of a median falls with the root of its steps, and few of them tell the spread badly: by Student's
+    # distribution three standard deviations are 6.62 with five steps and 3.2 with forty.
+    assert noise[1] == pytest.approx(noise[0] * 8**0.5 * 6.62 / 3.2, rel=0.01)
+    assert {judge(job(wobbly, steps=steps)).verdict for steps in (41, 6)} == {"none"}
+
+
+@pytest.mark.parametrize(("late_steps", "verdict"), [(5, "none"), (6, "straggler")])
+def test_a_delay_must_show_in_most_steps(late_steps: int, verdict: str) -> None:
+    """Of nine steps, 5 are too few though they make the median; the first step is step 0."""
+    of = job(lambda rank, step: {"forward": 60} if rank == 2 and 1 <= step <= late_steps else {})
+    assert judge(of).verdict == verdict
+    assert [row.steps for row in judge(of).ranks] == ([list(range(1, 7))] if verdict == "straggler" else [])
+
+
+def test_ranks_of_another_role_are_no_peers() -> None:
+    """Ranks 2 and 3 gather among themselves, and their forward takes 60 ms longer: they do other work."""
+    of = job(always({2: {"forward": 60}, 3: {"forward": 60}}), groups=[range(4), (2, 3)])
+    gathers = [
+        (rank, 1, step, "all_gather", 8, "Float", step, None, None, step, None, None, None)
+        for rank in (2, 3)
+        for step in range(1, 10)
+    ]
+    more = pl.DataFrame(gathers, schema=COLLECTIVES, orient="row")
+    assert named(of) == {2: ("forward", 60), 3: ("forward", 60)}
+    assert judge(replace(of, collectives=pl.concat([of.collectives, more]))).verdict == "none"
+    # Out of the steps that are judged it says nothing: all ranks may not have lived to the end.
+    at_the_end = more.with_columns(step=pl.lit(None, dtype=pl.Int64))
+    assert set(named(replace(of, collectives=pl.concat([of.collectives, at_the_end])))) == {2, 3}
+
+
+def test_nobody_is_named_where_nobody_is_late() -> None:
+    found = judge(job())
+    assert (found.verdict, found.ranks, found.steps_used, found.basis) == ("none", [], 9, "zones")
+    assert found.why == "no rank's own time per step exceeds its peers' by more than 2.5 ms in 9 steps"
+
+
+def test_one_rank_holds_nobody_up() -> None:
+    found = judge(job(ranks=[0], calls=False))
+    assert (found.verdict, found.why) == ("none", "there is one rank, and nobody waits for it")
+
+
+HOSTS = {rank: {"host": f"host{rank % 2}", "boot_id": f"boot{rank % 2}"} for rank in range(4)}
+SLOW = always({1: {"forward": 60}})
+
+
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        (job(SLOW, steps=3), "too few steps: 2 steady on all ranks, and 3 are needed"),
+        (job(SLOW, facts=HOSTS), "the ranks' clocks are not aligned"),
+        (job(SLOW, source="none"), "no step boundary was found"),
+        (job(SLOW, calls=False), "no collective was seen in which ranks wait for each other"),
+        (job(missing=[3]), "rank 3 left no recording of steps and may be who the others waited for"),
+        (job(missing=[0, 2]), "ranks 0, 2 left no recording of steps and may be who the others waited for"),
+        (job(missing=[1, 2, 3]), "ranks 1, 2, 3 left no recording of steps and may be who the others waited for"),
+        (tables(ranks=[], world_size=4), "no rank left a recording"),
+    ],
+)
+def test_undecided_says_why(of: Tables, why: str) -> None:
+    found = judge(of)
+    assert (found.verdict, found.why, found.ranks) == ("undecided", why, [])
+
+
+def test_a_culprit_is_named_though_another_rank_left_nothing() -> None:
+    section, missing = stragglers(inputs(job(always({2: {"forward": 60}}), missing=[0])))
+    (row,) = section.ranks
+    assert (row.rank, row.cause, row.delay) == (2, "forward", 60)
+    assert row.imposed_wait is None, "rank 0 may have come even later"
+    assert (row.last_arrivals, row.of_collectives, row.group) == (0, 0, None)
+    assert {(what.what, tuple(what.ranks or ())) for what in missing} == {
+        ("stragglers.ranks.saved_if_fixed", (2,)),
+        ("stragglers.ranks.imposed_wait", (2,)),
+    }
+
+
+def test_a_rank_that_recorded_no_step_is_as_good_as_missing() -> None:
+    """Its zones were lost: the others are judged without it."""
+
+    def without_zones_of_rank_3(of: Tables) -> Tables:
+        others = pl.col("rank") != 3
+        return replace(of, zones=of.zones.filter(others), steps=of.steps.filter(others))
+
+    assert named(without_zones_of_rank_3(job(SLOW))) == {1: ("forward", 60)}
+    found = judge(without_zones_of_rank_3(job()))
+    assert (found.verdict, found.steps_used) == ("undecided", 9)
+    assert found.why == "rank 3 left no recording of steps and may be who the others waited for"
+
+
+def test_a_rank_without_peers_is_not_judged() -> None:
+    """Rank 3's collectives were lost: when it was blocked is not known."""
+
+    def without_collectives_of_rank_3(of: Tables) -> Tables:
+        return replace(of, collectives=of.collectives.filter(pl.col("rank") != 3))
+
+    assert named(without_collectives_of_rank_3(job(SLOW))) == {1: ("forward", 60)}
+    found = judge(without_collectives_of_rank_3(job()))
+    assert found.verdict == "undecided"
+    assert found.why == "rank 3 had other collectives than all others, so that there is nobody to compare with"
+
+
+def test_steps_are_listed_up_to_a_hundred() -> None:
+    assert only(job(always({0: {"forward": 20}}), steps=130, buckets=1)).steps == list(range(1, 101))

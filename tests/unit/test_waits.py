@@ -1,0 +1,179 @@
+"""Who binds whom, and where a rank is blocked; times are ms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from distprof.analyze.waits import bound_steps, match, rank_waits, waits_for
+from tests.unit.tables import Call, Step, Zone, in_ms, ns, tables
+
+
+def bindings(**world: Any) -> dict[int, tuple[Any, ...]]:
+    """rank -> (binds, binds_until, last_rank) of the only collective."""
+    comparable = world.pop("comparable", True)
+    rows = match(tables(**world), comparable=comparable).select("rank", "binds", "binds_until", "last_rank").rows()
+    return {rank: (binds, None if until is None else until / 1e6, last) for rank, binds, until, last in rows}
+
+
+def test_an_all_reduce_binds_until_the_last_rank_created_it() -> None:
+    calls = [Call(0, 1, 10), Call(1, 1, 17), Call(2, 1, 12)]
+    assert bindings(ranks=range(3), calls=calls) == dict.fromkeys(range(3), (True, 17, 1))
+    matched = match(tables(ranks=range(3), calls=calls))
+    assert matched.select("members", "recorded", "seen").unique().rows() == [(3, 3, 3)]
+
+
+def test_collectives_of_one_group_are_told_apart_by_their_number_and_kind() -> None:
+    calls = [
+        Call(0, 1, 10),
+        Call(1, 1, 11),
+        Call(0, 2, 20),
+        Call(1, 2, 25),
+        Call(0, 3, 30),
+        Call(1, 3, 31, kind="barrier"),
+    ]
+    matched = match(tables(ranks=range(2), calls=calls)).filter(rank=0)
+    assert matched["binds_until"].to_list() == [ns(11), ns(25), None]
+    assert matched["seen"].to_list() == [2, 2, 1]
+
+
+def test_groups_are_apart() -> None:
+    calls = [Call(rank, 1, 10 + rank, group=rank // 2) for rank in range(4)]
+    found = bindings(ranks=range(4), groups=[(0, 1), (2, 3)], calls=calls)
+    assert found == {0: (True, 11, 1), 1: (True, 11, 1), 2: (True, 13, 3), 3: (True, 13, 3)}
+
+
+def test_nobody_binds_a_group_of_one() -> None:
+    assert bindings(ranks=[0, 1], groups=[(0,)], calls=[Call(0, 1, 10)]) == {0: (False, None, None)}
+
+
+def test_what_one_member_did_not_record_binds_nobody_for_certain() -> None:
+    calls = [Call(0, 1, 10), Call(1, 1, 17)]
+    assert bindings(ranks=range(3), calls=calls) == dict.fromkeys(range(2), (True, None, None))
+    # The same if that member left no recordings at all; but then it is known why.
+    assert bindings(ranks=range(2), world_size=3, calls=calls) == dict.fromkeys(range(2), (True, None, None))
+    matched = match(tables(ranks=range(2), world_size=3, calls=calls))
+    assert matched.select("members", "recorded", "seen").unique().rows() == [(3, 2, 2)]
+
+
+def test_a_broadcast_in_forward_waits_for_its_root_only() -> None:
+    times = {0: 14, 1: 10, 2: 20}
+    calls = [Call(rank, 1, time, kind="broadcast", zone="forward") for rank, time in times.items()]
+    found = bindings(ranks=range(3), calls=calls)
+    assert found[0] == (True, 14, 0)
+    assert found[1] == (True, 14, 0), "it waits 4 ms for the root"
+    assert found[2] == (True, 20, 2), "it comes late, and waits for nobody"
+
+
+def test_a_broadcast_in_evaluation_is_one_in_forward() -> None:
+    calls = [Call(rank, 1, 10 - rank, kind="broadcast", zone="evaluation") for rank in range(2)]
+    assert bindings(ranks=range(2), calls=calls)[1] == (True, 10, 0)
+
+
+def test_a_broadcast_whose_root_is_missing_binds_nobody_for_certain() -> None:
+    calls = [Call(rank, 1, 10, kind="broadcast", zone="forward") for rank in (1, 2)]
+    assert bindings(ranks=[1, 2], world_size=3, calls=calls) == dict.fromkeys((1, 2), (True, None, None))
+
+
+def test_other_broadcasts_bind_nobody_as_their_root_is_not_recorded() -> None:
+    calls = [Call(rank, 1, 10 + rank, kind="broadcast") for rank in range(2)]
+    assert bindings(ranks=range(2), calls=calls) == dict.fromkeys(range(2), (False, None, None))
+
+
+def test_clocks_that_cannot_be_compared_bind_nobody_for_certain() -> None:
+    calls = [Call(0, 1, 10), Call(1, 1, 5000)]
+    assert bindings(ranks=range(2), calls=calls, comparable=False) == dict.fromkeys(range(2), (True, None, None))
+
+
+def test_steps_in_which_waits_are_known() -> None:
+    steps = [Step(rank, step, 100 * step, 100 * step + 100) for rank in range(2) for step in range(4)]
+    calls = [
+        *(Call(rank, 1, 10, step=0) for rank in range(2)),
+        Call(0, 2, 110, step=1),  # rank 1 lost it
+        *(Call(rank, 3, 210, step=2, kind="reduce") for rank in range(2)),  # binds nobody, as far as is known
+    ]
+    of = tables(ranks=range(2), steps=steps, calls=calls)
+    assert bound_steps(of, match(of)) == {0, 2, 3}
+    unseen = tables(ranks=range(2), steps=steps)
+    assert bound_steps(unseen, match(unseen)) == set(), "no collective at all was recorded"
+    alone = tables(ranks=[0], steps=steps[:4])
+    assert bound_steps(alone, match(alone)) == {0, 1, 2, 3}, "it waits for nobody"
+
+
+def blocked(zones: list[Zone], calls: list[Call]) -> list[tuple[float, float]]:
+    of = tables(ranks=range(2), zones=zones, calls=calls)
+    return in_ms(rank_waits(of, match(of), 0).blocked)
+
+
+def test_backward_blocks_from_its_last_bucket_to_its_end() -> None:
+    zones = [Zone(0, "backward", 0, 100), Zone(0, "backward", 200, 300), Zone(1, "backward", 0, 90)]
+    buckets = [Call(0, 1, 40, zone="backward"), Call(0, 2, 70, zone="backward"), Call(0, 3, 250, zone="backward")]
+    assert blocked(zones, buckets) == [(70, 100), (250, 300)]
+
+
+def test_a_bucket_may_be_created_inside_a_zone_of_the_users() -> None:
+    zones = [Zone(0, "backward", 0, 100), Zone(0, "zone", 60, 75, "compress")]
+    assert blocked(zones, [Call(0, 1, 70, zone="zone")]) == [(70, 100)]
+
+
+def test_a_backward_without_a_collective_does_not_block() -> None:
+    zones = [Zone(0, "backward", 0, 100), Zone(0, "backward", 200, 300)]
+    assert blocked(zones, []) == []
+    assert blocked(zones, [Call(0, 1, 150), Call(0, 2, 250, zone="backward")]) == [(250, 300)]
+
+
+def test_work_wait_blocks_as_long_as_it_lasts() -> None:
+    zones = [Zone(0, "wait", 20, 30), Zone(0, "wait", 40, 45), Zone(0, "wait", 50, 60, thread=1)]
+    assert blocked(zones, [Call(0, 1, 10), Call(0, 2, 40)]) == [(20, 30), (40, 45)]
+
+
+def test_a_backward_that_waits_for_itself_goes_on_after_that() -> None:
+    """SyncBatchNorm: the all-reduce is waited for at once, and backward computes until its end."""
+    zones = [Zone(0, "backward", 0, 100), Zone(0, "wait", 41, 50)]
+    assert blocked(zones, [Call(0, 1, 40, zone="backward")]) == [(41, 50)]
+    bucket_after = [Call(0, 1, 40, zone="backward"), Call(0, 2, 80, zone="backward")]
+    assert blocked(zones, bucket_after) == [(41, 50), (80, 100)]
+
+
+def test_a_broadcast_in_forward_blocks_until_the_root_is_there() -> None:
+    zones = [Zone(rank, "forward", 0, 50) for rank in range(2)]
+    calls = [Call(0, 1, 30, kind="broadcast", zone="forward"), Call(1, 1, 10, kind="broadcast", zone="forward")]
+    of = tables(ranks=range(2), zones=zones, calls=calls)
+    assert in_ms(rank_waits(of, match(of), 0).blocked) == []
+    assert in_ms(rank_waits(of, match(of), 1).blocked) == [(10, 30)]
+
+
+def test_waits_are_united_and_only_where_the_rank_was_blocked() -> None:
+    """Rank 1 creates both buckets 20 ms after rank 0, which goes on computing until its second one."""
+    zones = [Zone(0, "backward", 0, 100), Zone(1, "backward", 0, 100)]
+    calls = [Call(0, 1, 40), Call(0, 2, 50), Call(1, 1, 60), Call(1, 2, 70)]
+    of = tables(ranks=range(2), zones=zones, calls=calls)
+    matched = match(of)
+    first, second = (rank_waits(of, matched, rank) for rank in range(2))
+    assert in_ms(first.pending) == [(40, 70)]
+    assert in_ms(first.blocked) == [(50, 100)]
+    assert in_ms(first.waits) == [(50, 70)], "20 ms, though each of two buckets waited for 20"
+    assert in_ms(second.pending) == in_ms(second.waits) == []
+    assert in_ms(second.blocked) == [(70, 100)], "a transfer"
+
+
+def test_waits_by_whom_they_are_for() -> None:
+    zones = [Zone(0, "wait", 10, 30), Zone(0, "wait", 50, 60)]
+    calls = [
+        *(Call(rank, 1, time) for rank, time in enumerate((10, 15, 25))),
+        *(Call(rank, 2, time) for rank, time in enumerate((50, 58, 51))),
+    ]
+    of = tables(ranks=range(3), zones=zones, calls=calls)
+    matched = match(of)
+    waits = rank_waits(of, matched, 0)
+    assert in_ms(waits_for(matched, waits, 0, 2)) == [(10, 25)]
+    assert in_ms(waits_for(matched, waits, 0, 1)) == [(50, 58)]
+    assert in_ms(waits_for(matched, waits, 0, 0)) == []
+
+
+def test_nothing_of_another_rank_is_taken() -> None:
+    of = tables(ranks=range(2), zones=[Zone(1, "wait", 10, 30)], calls=[Call(1, 1, 10), Call(0, 1, 12)])
+    waits = rank_waits(of, match(of), 0)
+    assert in_ms(waits.blocked) == in_ms(waits.pending) == []
+    assert match(of).filter(pl.col("rank") == 1)["binds_until"].to_list() == [ns(12)]
