@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from distprof.analyze.broadcasts import needed_in_broadcast
 from distprof.analyze.steady import pairs
 from distprof.trace import intervals
 from distprof.trace.intervals import Intervals, Times
@@ -18,6 +19,7 @@ from distprof.trace.tables import Tables
 
 # Kinds in which every end comes after every start.
 SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+_ONE = ["group", "seq", "kind"]  # what the members' parts of one collective have in common
 # Of what `match` returns, DDP's broadcasts of its buffers: they block where they are created.
 IN_FORWARD = pl.col("binds") & (pl.col("kind") == "broadcast")
 
@@ -48,51 +50,62 @@ def match(tables: Tables, *, comparable: bool = True) -> pl.DataFrame:
     Returns:
         `tables.collectives` with the columns
         `members` (ranks of its group), `recorded` (those of them that left recordings), `seen` (those that recorded
-        this collective), `binds` (whether it ends after something that others do: True for symmetric kinds and for
+        this collective), `binds` (whether the rank waits in it for what others do: True for symmetric kinds and for
         DDP's broadcast in forward, in groups of more than one rank), `binds_until` (ns: when the last rank that binds
         it had created it; null if it is not bound, or if not all of that was seen), `last_rank` (the rank that did).
     """
     sizes = pl.DataFrame(
-        [
-            (group.id, len(group.members), len(set(group.members).intersection(tables.ranks)), min(group.members))
-            for group in tables.groups
-            if group.members
-        ],
-        schema={"group": pl.Int32, "members": pl.Int64, "recorded": pl.Int64, "root": pl.Int32},
+        [(group.id, len(group.members), len(set(group.members).intersection(tables.ranks))) for group in tables.groups],
+        schema={"group": pl.Int32, "members": pl.Int64, "recorded": pl.Int64},
         orient="row",
-    )
-    joined = tables.collectives.join(sizes, on="group", how="left")
-    key = ["group", "seq", "kind"]
-    per_collective = joined.group_by(key).agg(
-        pl.col("rank").n_unique().cast(pl.Int64).alias("seen"),
-        pl.col("created").max().alias("last_created"),
-        pl.col("rank").sort_by("created", "rank").last().alias("last_rank_created"),
-        pl.col("created").filter(pl.col("rank") == pl.col("root")).first().alias("root_created"),
     )
     several = pl.col("members") > 1
     symmetric = several & pl.col("kind").is_in(SYMMETRIC)
     # DDP broadcasts its buffers in forward, from the group's first rank; of other broadcasts the root is not recorded.
-    from_root = several & (pl.col("kind") == "broadcast") & pl.col("zone").is_in(("forward", "evaluation"))
-    all_seen = symmetric & (pl.col("seen") == pl.col("members")) & comparable
-    root_seen = from_root & pl.col("root_created").is_not_null() & comparable
-    root_is_last = pl.col("root_created") > pl.col("created")
+    # One created inside a wait zone is DDP's too: all else is created before Python waits for it.
+    in_forward = several & (pl.col("kind") == "broadcast") & pl.col("zone").is_in(("forward", "evaluation", "wait"))
+    joined = tables.collectives.join(sizes, on="group", how="left").with_columns(
+        binds=(symmetric | in_forward).fill_null(False), seen=pl.col("rank").n_unique().over(_ONE).cast(pl.Int64)
+    )
+    bound = joined.filter("binds") if comparable else joined.clear()
+    last = pl.concat([_last_of_all(bound.filter(~IN_FORWARD)), _last_in_tree(bound.filter(IN_FORWARD), tables)])
+    return joined.join(last, on=[*_ONE, "rank"], how="left").sort("rank", "created")
+
+
+def _last_of_all(calls: pl.DataFrame) -> pl.DataFrame:
+    """Of the collectives that all members recorded: who was the last, when."""
+    return calls.filter(pl.col("seen") == pl.col("members")).select(
+        *_ONE,
+        "rank",
+        binds_until=pl.col("created").max().over(_ONE),
+        last_rank=pl.col("rank").sort_by("created", "rank").last().over(_ONE),
+    )
+
+
+def _last_in_tree(calls: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    """Of broadcasts: who was the last of those that a rank needs, when, if all of these recorded it."""
+    needs = pl.DataFrame(
+        [
+            (group.id, group.members[member], group.members[other])
+            for group in tables.groups
+            for member, other in needed_in_broadcast(len(group.members))
+        ],
+        schema={"group": pl.Int32, "rank": pl.Int32, "needed": pl.Int32},
+        orient="row",
+    )
+    came = calls.select(*_ONE, "created", needed="rank")
     return (
-        joined.join(per_collective, on=key, how="left")
-        .with_columns(
-            (symmetric | from_root).fill_null(False).alias("binds"),
-            pl.when(all_seen)
-            .then(pl.col("last_created"))
-            .when(root_seen)
-            .then(pl.max_horizontal("root_created", "created"))
-            .alias("binds_until"),
-            pl.when(all_seen)
-            .then(pl.col("last_rank_created"))
-            .when(root_seen)
-            .then(pl.when(root_is_last).then(pl.col("root")).otherwise(pl.col("rank")))
-            .alias("last_rank"),
+        calls.select(*_ONE, "rank")
+        .join(needs, on=["group", "rank"])
+        .join(came, on=[*_ONE, "needed"], how="left")
+        .group_by(*_ONE, "rank")
+        .agg(
+            pl.col("created").is_not_null().all().alias("all_came"),
+            pl.col("created").max().alias("binds_until"),
+            pl.col("needed").sort_by("created", "needed").last().alias("last_rank"),
         )
-        .drop("last_created", "last_rank_created", "root_created", "root")
-        .sort("rank", "created")
+        .filter("all_came")
+        .drop("all_came")
     )
 
 

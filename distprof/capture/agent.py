@@ -41,6 +41,7 @@ _FLUSH_EVERY_S = 1.0
 _STALLED_NS = 10_000_000_000
 _WORTH_A_ZONE_NS = 50_000
 _PLAIN_MODULES_AFTER_NS = 1_000_000_000
+_PATIENCE_S = 5.0
 _TAKES_OVER = 4
 _BOUNDARY_ORDER = ("backward", "optimizer", "user")
 
@@ -72,6 +73,7 @@ class Agent:
             stream = Stream(files.zones, {"schema": ZONES_SCHEMA, **header})
             warnings.append(f"another process has recorded as rank {identity.rank}; these files are kept apart")
         self.rank = identity.rank
+        self._pid = os.getpid()
         self.zones: ZoneRecorder | None = ZoneRecorder(stream)
         self.zones.pulse = self._without_boundary
         self._collectives: FlightRecorder | None = FlightRecorder(
@@ -81,7 +83,7 @@ class Agent:
         warnings += refused
         self._window = Window(config, files, identity, others) if config.wants_window(identity.rank) else None
         self.facts = Facts(files, identity, config, self._window.activities if self._window else [])
-        self._batches = Batches()
+        self._batches: Batches | None = Batches()
         self.facts.set(batches=self._batches.facts)
         self._ddp: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         self._models: set[tuple[str, bool]] = set()
@@ -103,12 +105,19 @@ class Agent:
         hook = sys.excepthook
 
         def excepthook(kind: Any, error: Any, traceback: Any) -> None:
-            self._exception = mask_text(f"{kind.__name__}: {error}")
+            try:
+                self._exception = mask_text(f"{kind.__name__}: {error}")
+            except Exception:  # the exception's own text may raise
+                self._exception = kind.__name__
             hook(kind, error, traceback)
 
         sys.excepthook = excepthook
         threading.Thread(target=self._write_in_background, name="distprof-writer", daemon=True).start()
         self._window_does(lambda window: window.at_boundary(0))
+
+    def disown(self) -> None:
+        """This is a fork of the process that records: its files and its profiler are not ours."""
+        atexit.unregister(self.finish)
 
     def problem(self, where: str, error: Exception) -> None:
         """Tell once that a part of the capture failed; the training goes on without it."""
@@ -137,6 +146,8 @@ class Agent:
         zones.pulse = None
         if zones.device is not None:
             zones.device.collect()
+            if zones.device.failure is not None:
+                self.problem("timing zones on the device", zones.device.failure)
         end = now()
         if end - begin >= _WORTH_A_ZONE_NS:
             zones.add(zones.zone("own", done or "boundary"), begin, end)
@@ -159,6 +170,7 @@ class Agent:
                 return False
         else:
             self._boundaries = 0
+            self._window_does(Window.start_anew)
         self._boundary = (kind, name)
         self._steps_of_another = 0
         self._forwards_are_seen()
@@ -190,9 +202,10 @@ class Agent:
             self.facts.set(windows=window.facts)
         return done
 
-    def _drain(self) -> bool:
+    def _drain(self, patience_s: float = 0.0) -> bool:
+        """Read the flight recorder; False where that is left off, or another thread is at it for longer than that."""
         recorder = self._collectives
-        if recorder is None or not self._draining.acquire(blocking=False):
+        if recorder is None or not self._draining.acquire(timeout=patience_s):
             return False
         try:
             begin = now()
@@ -217,7 +230,11 @@ class Agent:
 
     def saw_batch(self, batch: Any, moment: int) -> None:
         """Note the size of a batch."""
-        samples, elements = self._batches.see(batch)
+        if self._batches is None:
+            return
+        batches, self._batches = self._batches, None  # should this raise, it is left off
+        samples, elements = batches.see(batch)
+        self._batches = batches
         if self.zones is not None and elements:
             self.zones.add_batch(moment, samples, elements)
 
@@ -246,7 +263,7 @@ class Agent:
 
     def before_groups_vanish(self) -> None:
         """Read what vanishes with the process groups."""
-        self._drain()
+        self._drain(_PATIENCE_S)
 
     def _write_in_background(self) -> None:
         pause = _FIRST_FLUSH_S
@@ -274,8 +291,10 @@ class Agent:
 
     def finish(self) -> None:
         """Write all that is left: the process ends."""
+        if os.getpid() != self._pid:
+            return
         self._window_does(Window.finish)
-        self._drain()
+        self._drain(_PATIENCE_S)
         if self.zones is not None and self.zones.device is not None:
             self.zones.device.collect()
         self._write()

@@ -7,15 +7,16 @@ it is made rarely, in the training thread, right after a step, where its cost is
 from __future__ import annotations
 
 import math
+import os
 import pickle
 from typing import Any
 
 import torch
 
+from distprof.run.config import ring_size
 from distprof.run.files import Stream
 
 SCHEMA = "distprof.collectives.v1"
-RING_SIZE = 2000
 _AT_LEAST_NS = 2_000_000_000
 _COST_FACTOR = 100  # at most a hundredth of the time goes into dumps, unless entries would be lost
 
@@ -46,6 +47,7 @@ class FlightRecorder:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._ring = ring_size(os.environ)
         self._next_record = 0
         self._last_drain = 0
         self._last_cost = 0
@@ -61,7 +63,7 @@ class FlightRecorder:
         waited = now - self._last_drain
         if waited >= max(_AT_LEAST_NS, _COST_FACTOR * self._last_cost):
             return True
-        return self._per_tick * self._ticks >= RING_SIZE / 2
+        return self._per_tick * self._ticks >= self._ring / 2
 
     def drain(self, now: int) -> None:
         """Append what is new.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -43,7 +45,7 @@ class Batches:
         Returns:
             Samples (the first tensor's first dimension) and elements of all tensors; zeros where it holds none.
         """
-        tensors = list(_tensors(batch, _DEEPEST))[:_MOST_LEAVES]
+        tensors = list(islice(_tensors(batch, _DEEPEST), _MOST_LEAVES))
         if not tensors:
             return 0, 0
         key = tuple((tensor.dtype, tensor.shape) for tensor in tensors)
@@ -59,12 +61,14 @@ class Batches:
 
 
 def _tensors(batch: Any, depth: int) -> Iterator[torch.Tensor]:
+    """Tensors of a batch. Only containers of Python's own are looked into: one of the script's may load, decode or draw
+    random numbers when it is asked for its items."""
     if isinstance(batch, torch.Tensor):
         yield batch
-    elif depth and isinstance(batch, Mapping):
+    elif depth and isinstance(batch, (dict, UserDict)):
         for value in batch.values():
             yield from _tensors(value, depth - 1)
-    elif depth and isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
+    elif depth and isinstance(batch, (list, tuple)):
         for value in batch[:_MOST_LEAVES]:
             yield from _tensors(value, depth - 1)
 

@@ -26,6 +26,7 @@ class DeviceTimer:
     Attributes:
         rows: (zone, start, device ns) each, flat; start is the zone's on the host's monotonic clock.
         lost: zones whose events were never passed in time.
+        failure: what the device answered when an event could not be recorded; from then on none is.
     """
 
     def __init__(self, new_event: Callable[[], Any], may_record: Callable[[], bool]) -> None:
@@ -35,13 +36,18 @@ class DeviceTimer:
         self._pending: deque[tuple[int, int, Any, Any]] = deque()
         self.rows = array("q")
         self.lost = 0
+        self.failure: Exception | None = None
 
     def mark(self) -> Any | None:
         """An event recorded on the current stream now; None in the capture of a graph."""
-        if not self._may_record():
+        if self.failure is not None or not self._may_record():
             return None
-        event = self._pool.pop() if self._pool else self._new_event()
-        event.record()
+        try:
+            event = self._pool.pop() if self._pool else self._new_event()
+            event.record()
+        except Exception as error:
+            self.failure = error
+            return None
         return event
 
     def zone(self, zone: int, start: int, began: Any | None) -> None:

@@ -11,7 +11,7 @@ import functools
 import gc
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -90,11 +90,37 @@ class _Outermost:
         return recorder is None or self.inside or threading.get_ident() != recorder.training_thread
 
 
-class _Names:
-    """Numbers objects of a class in order of appearance: `SGD#0`, `SGD#1`."""
+Value = TypeVar("Value")
+
+
+class _Known(Generic[Value]):
+    """What is known of objects of the script's, without keeping them alive. Of one that cannot be remembered, since it
+    is unhashable, has slots, or its own methods raise, nothing is."""
 
     def __init__(self) -> None:
-        self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._values: WeakKeyDictionary[Any, Value] = WeakKeyDictionary()
+
+    def get(self, thing: Any) -> Value | None:
+        """What is known of the object."""
+        try:
+            return self._values.get(thing)
+        except Exception:
+            return None
+
+    def set(self, thing: Any, value: Value) -> bool:
+        """Remember it; whether that could be."""
+        try:
+            self._values[thing] = value
+        except Exception:
+            return False
+        return True
+
+
+class _Names:
+    """Numbers objects of a class in order of appearance: `SGD#0`, `SGD#1`; those it cannot remember share a name."""
+
+    def __init__(self) -> None:
+        self._names: _Known[str] = _Known()
         self._counts: dict[str, int] = {}
 
     def of(self, thing: Any) -> str:
@@ -103,8 +129,10 @@ class _Names:
         if name is None:
             kind = type(thing).__name__
             number = self._counts.get(kind, 0)
+            name = f"{kind}#{number}"
+            if not self._names.set(thing, name):
+                return kind
             self._counts[kind] = number + 1
-            name = self._names[thing] = f"{kind}#{number}"
         return name
 
 
@@ -124,7 +152,7 @@ class _Iterator:
         self.starting = workers > 0
 
 
-_iterators: WeakKeyDictionary[Any, _Iterator] = WeakKeyDictionary()
+_iterators: _Known[_Iterator] = _Known()
 _unknown_loader = _Iterator("DataLoader", 0)
 
 
@@ -137,7 +165,7 @@ def _loader_start(original: Function) -> Function:
         iterator = original(self)
         end = now()
         name = _loaders.of(self)
-        _iterators[iterator] = _Iterator(name, self.num_workers)
+        _iterators.set(iterator, _Iterator(name, self.num_workers))
         process.tell(Agent.saw_loader, name, self)
         recorder.add(recorder.zone("loader_start", name), start, end)
         return iterator
@@ -150,7 +178,7 @@ def _data_loading(original: Function) -> Function:
         recorder = process.recorder(training=False)
         if recorder is None:
             return original(self)
-        iterator = _iterators.get(self, _unknown_loader)
+        iterator = _iterators.get(self) or _unknown_loader
         kind = "loader_end"
         start = now()
         try:
@@ -215,6 +243,7 @@ def _wrapped_profile_hook_step(original: Function) -> Function:
     """Wrap what torch wraps every optimizer class's `step` with, so that ours is outside of torch's annotation."""
 
     def profile_hook_step(function: Function) -> Function:
+        process.optimizer_exists = True
         return functools.wraps(function)(_optimizer_step(original(function)))
 
     return profile_hook_step
@@ -306,4 +335,4 @@ class _Collections:
         end = now()
         recorder = process.recorder_if_claimed()
         if recorder is not None and end - self._start >= self.shortest_ns:
-            recorder.add(recorder.zone("gc", f"generation {info['generation']}"), self._start, end)
+            recorder.add(recorder.zone("gc", f"generation {info['generation']}"), self._start, end, pulse=False)

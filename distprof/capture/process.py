@@ -22,7 +22,11 @@ from distprof.run.identity import IdentityError, read_identity
 
 
 class Process:
-    """This process, as the hooks see it. None of its methods raises."""
+    """This process, as the hooks see it. None of its methods raises.
+
+    Attributes:
+        optimizer_exists: the script has made one.
+    """
 
     def __init__(self) -> None:
         self._config: CaptureConfig | None = None
@@ -30,6 +34,7 @@ class Process:
         self._watch_plain_modules: Callable[[], None] = lambda: None
         self._agent: Agent | None = None
         self._decided = True
+        self.optimizer_exists = False
         self._claiming = threading.Lock()
 
     def arm(self, config: CaptureConfig, watch_plain_modules: Callable[[], None]) -> None:
@@ -73,7 +78,11 @@ class Process:
                 print(f"distprof: this process is not profiled: {type(error).__name__}: {error}", file=sys.stderr)
 
     def _after_fork(self) -> None:
-        self._agent = None  # where nothing was claimed before the fork, the child may still do so
+        agent, self._agent = self._agent, None  # where nothing was claimed before the fork, the child may still do so
+        if agent is not None:
+            agent.disown()
+        if self._others is not None:
+            self._others.make_way = None
         self._claiming = threading.Lock()
 
     def _problem(self, where: str, error: Exception) -> None:
@@ -81,8 +90,15 @@ class Process:
             self._agent.problem(where, error)
 
     def boundary(self, kind: str, name: str = "") -> None:
-        """A step may be over: an outermost `backward`, an `optimizer`'s step or the `user`'s own mark returned."""
-        self.tell(Agent.boundary, kind, name)
+        """A step may be over: an outermost `backward`, an `optimizer`'s step or the `user`'s own mark returned.
+
+        Where there is an optimizer, its steps are waited for and backward passes are none.
+        """
+        recorder = self.recorder_if_claimed()
+        if recorder is None or threading.get_ident() != recorder.training_thread:
+            return
+        if kind != "backward" or not self.optimizer_exists:
+            self.tell(Agent.boundary, kind, name)
 
     def tell(self, what: Callable[..., None], *arguments: Any) -> None:
         """Call one of the agent's methods, given as `Agent.method`, if this process records."""
@@ -102,17 +118,3 @@ def _launched() -> bool:
 
 
 process = Process()
-
-
-def arm() -> None:
-    """Install the hooks in this process if its environment says so.
-
-    Raises:
-        ConfigError: the environment holds a configuration of another version.
-    """
-    config = CaptureConfig.from_environment(os.environ)
-    if config is not None:
-        from distprof.capture import hooks
-
-        process.arm(config, hooks.watch_plain_modules)
-        hooks.install()

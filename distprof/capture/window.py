@@ -48,6 +48,7 @@ class Window:
         self._close_at = 0
         self._most_steps = _NEVER
         self._probing = False
+        self._abandoned: list[Any] = []
         self._thread = threading.get_ident()
         self._others = others
         others.make_way = self._make_way
@@ -91,6 +92,16 @@ class Window:
             self._start()
             return done or "window probe"
         return done
+
+    def start_anew(self) -> None:
+        """The count of steps starts anew, since better marks of them appeared: forget what was counted by the others."""
+        self._most_steps = _NEVER
+        if self._profiler is not None:
+            self._stop()
+            if self._probing:
+                self._probing = False
+            else:
+                self.facts.pop()
 
     def by_time(self, waited: int) -> str | None:
         """Open and close a window without step boundaries; `waited` ns have passed since the start."""
@@ -172,6 +183,9 @@ class Window:
         """
         if self._profiler is None:
             return
+        if threading.get_ident() != self._thread:
+            self._give_up("given up: the training ended on another thread than it ran on, with the window open")
+            return
         if self._probing:
             self._end_probe()
             return
@@ -196,10 +210,14 @@ class Window:
         if thread == self._thread:
             self.close("closed early: the script started a profiler of its own")
             return
-        # Stopping or exporting ours from another thread would crash the process.
+        self._give_up("given up: the script started a profiler on another thread")
+
+    def _give_up(self, reason: str) -> None:
+        """Forget an open window: stopping or exporting it from another thread would crash the process."""
+        self._abandoned.append((self._profiler, self._annotation))  # destroying it might, too
         self._profiler = self._annotation = None
         if not self._probing:
-            self.facts[-1]["reason"] = "given up: the script started a profiler on another thread"
+            self.facts[-1]["reason"] = reason
         self._probing = False
 
     def finish(self) -> str | None:

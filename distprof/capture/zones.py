@@ -49,26 +49,30 @@ class ZoneRecorder:
         self.training_thread = threading.get_ident()
         self.count = 0
         self._flushing = threading.Lock()
+        self._naming = threading.Lock()
 
     def zone(self, kind: str, name: str) -> int:
         """The id of a zone, made at its first use. A script that makes up ever new names shares one in the end."""
         key = (kind, name)
         known = self._ids.get(key)
-        if known is None:
-            if len(self._ids) >= _MOST_NAMES and name != "other names":
-                return self.zone(kind, "other names")
-            known = self._ids.setdefault(key, len(self._ids))
-            self._new_names[str(known)] = key
-        return known
+        if known is not None:
+            return known
+        if len(self._ids) >= _MOST_NAMES and name != "other names":
+            return self.zone(kind, "other names")
+        with self._naming:
+            if key not in self._ids:
+                self._ids[key] = len(self._ids)
+                self._new_names[str(self._ids[key])] = key
+            return self._ids[key]
 
-    def add(self, zone: int, start: int, end: int) -> None:
+    def add(self, zone: int, start: int, end: int, *, pulse: bool = True) -> None:
         """Record that `zone` lasted from `start` to `end` (monotonic ns) on the calling thread."""
         identity = threading.get_ident()
         thread = self._threads.get(identity)
         if thread is None:
             thread = self._threads.setdefault(identity, len(self._threads))
         self._rows.extend((zone, thread, start, end - start))
-        if self.pulse is not None and thread == 0:
+        if pulse and self.pulse is not None and thread == 0:
             self.pulse(end)
 
     def add_batch(self, moment: int, samples: int, elements: int) -> None:
@@ -88,7 +92,8 @@ class ZoneRecorder:
                 block["batches"] = _take(self._batches, _BATCH_ROW)
             if self.device is not None and self.device.rows:
                 block["device"] = _take(self.device.rows, _DEVICE_ROW)
-            names, self._new_names = self._new_names, {}
+            with self._naming:
+                names, self._new_names = self._new_names, {}
             if names:
                 block["names"] = names
             self._stream.append(block)

@@ -57,7 +57,7 @@ def _arm() -> None:
         module = module_from_spec(spec)
         sys.modules["distprof"] = module
         spec.loader.exec_module(module)
-    from distprof.capture.process import arm
+    from distprof.capture.arm import arm
 
     arm()
 

@@ -10,10 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from distprof._version import __version__
-from distprof.run.config import CaptureConfig, inject_folder
-
-_RING_VARIABLE = "TORCH_FR_BUFFER_SIZE"
-_RING_SIZE = "2000"
+from distprof.run.config import RING_VARIABLE, CaptureConfig, inject_folder, ring_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class LaunchSpec:
             **self.capture.to_environment(),
             # Ours comes first, since another sitecustomize before it would hide it; ours hands on to that one.
             "PYTHONPATH": os.pathsep.join([ours, *([theirs] if theirs else [])]),
-            _RING_VARIABLE: inherited.get(_RING_VARIABLE, _RING_SIZE),
+            RING_VARIABLE: str(ring_size(inherited)),
         }
 
 

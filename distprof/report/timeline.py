@@ -47,7 +47,7 @@ def write_timeline(run: Run, result: Result, path: Path) -> None:
     tables = shifted(run.tables, offsets)
     base = _earliest(tables)
     starts = {(rank, index): start for rank, index, start, _ in run.tables.windows.iter_rows()}
-    calls = match(_by_arrival(tables)).with_row_index("row")
+    calls = match(_by_arrival(tables), comparable=result.clock.verdict != "unaligned").with_row_index("row")
     lanes: dict[int, int] = {}
     flows = count(1)
     unreadable: list[str] = []
@@ -260,15 +260,14 @@ def _arrows(output: _Output, calls: pl.DataFrame, lanes: dict[int, int], base: i
     drawn = calls.filter(pl.col("ended") > pl.col("binds_until") + 1).drop_nulls(["group", "seq"])
     for _, members in drawn.group_by("group", "seq", "kind", maintain_order=True):
         rows = members.select("row", "rank", "binds_until", "last_rank").rows()
-        last = next((row for row in rows if row[1] == row[3]), None)
-        for row in rows:
-            if last is None or row is last:
+        row_of = {rank: row for row, rank, *_ in rows}
+        for row, rank, bound, last in rows:
+            if last == rank or last not in row_of:
                 continue
             arrow = {"name": "last arrival", "cat": "last_arrival", "id": next(flows)}
+            output.emit(arrow | {"ph": "s"} | _place(last, lanes[row_of[last]], bound - base))
             # Viewers drop an arrow that does not end after its beginning, be it by a nanosecond.
-            end = max(row[2], last[2]) + 1
-            output.emit(arrow | {"ph": "s"} | _place(last[1], lanes[last[0]], last[2] - base))
-            output.emit(arrow | {"ph": "f", "bp": "e"} | _place(row[1], lanes[row[0]], end - base))
+            output.emit(arrow | {"ph": "f", "bp": "e"} | _place(rank, lanes[row], bound + 1 - base))
 
 
 def _place(rank: int, lane: int, at: int) -> dict[str, Any]:

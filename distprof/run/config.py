@@ -11,6 +11,8 @@ from typing import Literal, cast
 
 CONFIG_VARIABLE = "DISTPROF_CONFIG"
 OWNER_VARIABLE = "DISTPROF_OWNER"
+RING_VARIABLE = "TORCH_FR_BUFFER_SIZE"
+_RING_SIZE = 2000
 ACTIVITIES = ("cpu", "cpu,cuda", "cpu,xpu")
 RECORDS = ("shapes", "memory", "stacks", "flops")
 SAMPLE_OF_RANKS = 16
@@ -170,6 +172,12 @@ def sample_of_ranks(world_size: int, ranks_per_node: int) -> list[int] | None:
         begin, end = index * len(others) // count, (index + 1) * len(others) // count
         chosen.append(others[begin + index % (end - begin)])
     return sorted(chosen)
+
+
+def ring_size(environment: Mapping[str, str]) -> int:
+    """Entries that torch's flight recorder keeps: what the user set, else 2000."""
+    text = environment.get(RING_VARIABLE, "")
+    return int(text) if text.isdecimal() else _RING_SIZE
 
 
 def inject_folder() -> Path:

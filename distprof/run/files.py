@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+# Facts and manifests are some kB long.
+_MOST_JSON = 16 << 20
 
 
 @contextmanager
@@ -55,17 +60,50 @@ def _encode(value: Any, indent: int | None = None) -> bytes:
     return text.encode("utf-8", "replace")
 
 
+def check_inside(path: Path, folder: Path) -> None:
+    """Check that no link leads from `path` out of the run directory `folder`.
+
+    Raises:
+        OSError: one does.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise OSError(errno.EPERM, "it is a link out of the run directory", str(path))
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading that somebody else wrote: only a regular one, since a pipe or a device never ends.
+
+    Raises:
+        OSError: it cannot be read, or is none; `strerror` says which.
+    """
+    # Without O_NONBLOCK opening a pipe waits for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return open(descriptor, "rb")
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        ValueError: not JSON; the message names the file and the place.
-        OSError: the file cannot be read.
+        ValueError: not JSON, or longer than any of ours; the message names the file and the place.
+        OSError: as `open_regular`.
     """
+    with open_regular(path) as file:
+        data = file.read(_MOST_JSON + 1)
+    if len(data) > _MOST_JSON:
+        raise ValueError(f"{path} is longer than {_MOST_JSON >> 20} MiB")
     try:
-        return json.loads(path.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        value = json.loads(data)
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode()  # halves of surrogate pairs cannot be written again
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deep") from error
+    except ValueError as error:  # broken, no Unicode, or a number of thousands of digits
         raise ValueError(f"{path} is not valid JSON ({error})") from error
+    return value
 
 
 class Stream:

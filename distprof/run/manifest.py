@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from dataclasses import asdict, dataclass, field
@@ -9,9 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from distprof.run.directory import RunDirectory
-from distprof.run.files import read_json, write_json
+from distprof.run.files import check_inside, read_json, write_json
 
 SCHEMA = "distprof.run.v1"
+_TYPES: dict[str, tuple[type, ...]] = {
+    "run_id": (str,),
+    "command": (list,),
+    "world_size": (int, type(None)),
+    "config": (dict,),
+    "versions": (dict,),
+    "started_unix_ns": (int,),
+    "ended": (dict, type(None)),
+}
+_DIGITS = 10  # of a rank
+_SHOWN = 60  # characters of a wrong value
 
 
 class RunDirectoryError(Exception):
@@ -48,16 +60,45 @@ def read_manifest(directory: RunDirectory) -> Manifest:
             "Give the folder that `distprof launch` printed."
         )
     try:
+        check_inside(directory.manifest, directory.path)
         value = read_json(directory.manifest)
-    except (OSError, ValueError) as error:
-        raise RunDirectoryError(str(error)) from error
+    except ValueError as error:
+        raise RunDirectoryError(f"{error}.") from error
+    except OSError as error:
+        raise RunDirectoryError(f"{directory.manifest} cannot be read ({error.strerror}).") from error
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise RunDirectoryError(f"{directory.manifest} is not a distprof manifest ({SCHEMA}).")
     known = {key: value[key] for key in Manifest.__slots__ if key in value}
+    wrong = _wrong(known)
+    if wrong is not None:
+        raise RunDirectoryError(f"{directory.manifest} is broken: {wrong}.")
     try:
         return Manifest(**known)
     except TypeError as error:
         raise RunDirectoryError(f"{directory.manifest} is incomplete: {error}.") from error
+
+
+def _wrong(values: dict[str, Any]) -> str | None:
+    """What in a manifest has another type than it should, in words; None if nothing has."""
+    for name, types in _TYPES.items():
+        if name in values and type(values[name]) not in types:
+            return f"{name} is {_shown(values[name])}"
+    if not all(isinstance(word, str) for word in values.get("command", ())):
+        return f"command is {_shown(values['command'])}"
+    ended = values.get("ended") or {}
+    for name, inner in (("failures", dict), ("absent", str)):
+        by_rank = ended.get(name, {})
+        if not isinstance(by_rank, dict):
+            return f"ended.{name} is {_shown(by_rank)}"
+        for rank, told in by_rank.items():
+            if not (rank.isascii() and rank.isdigit() and len(rank) < _DIGITS and isinstance(told, inner)):
+                return f"ended.{name}[{_shown(rank)}] is {_shown(told)}"
+    return None
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def create_run(

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from distprof.result import Group
+from distprof.run.identity import MOST_RANKS
 from distprof.trace.header import GroupHeader
 
 _DEFAULT = "default_pg"
 _NUMBER = re.compile(r"\d+")
 _LONGEST = 1 << 20
+_DIGITS = 10  # of a rank
 
 
 def name_groups(
@@ -76,4 +78,5 @@ def _members(text: str | None) -> list[int] | None:
     """Ranks from a list written as text; None where it is not written out."""
     if text is None or "..." in text or len(text) > _LONGEST:
         return None
-    return [int(number) for number in _NUMBER.findall(text)] or None
+    numbers = [int(number) for number in _NUMBER.findall(text) if len(number) < _DIGITS]
+    return [number for number in numbers if number < MOST_RANKS] or None

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from distprof.run.identity import MOST_RANKS
 from distprof.trace.repair import repaired
 
 _LONGEST_LITERAL = 1 << 20
@@ -34,6 +35,7 @@ class Header:
         rank, world_size, backend, groups: of `distributedInfo`.
         base: Unix time in ns that its times count from; None: the trace names none, as before 2024.
         host: of the machine it was recorded on.
+        problems: (place, text): what it says and cannot be.
     """
 
     rank: int | None = None
@@ -42,6 +44,7 @@ class Header:
     groups: list[GroupHeader] = field(default_factory=list)
     base: int | None = None
     host: str | None = None
+    problems: list[tuple[str | None, str]] = field(default_factory=list)
 
 
 class _Fields(msgspec.Struct, rename={"info": "distributedInfo", "base": "baseTimeNanoseconds"}):
@@ -71,6 +74,13 @@ def read_header(text: bytes) -> tuple[Header, bool]:
 def _header(fields: _Fields) -> Header:
     info = _mapping(fields.info)
     rank, size = _natural(info.get("rank")), _natural(info.get("world_size"))
+    problems: list[tuple[str | None, str]] = [
+        (f"$.distributedInfo.{name}", f"{name} {number} cannot be and was ignored: there are no more than {MOST_RANKS}")
+        for name, number, most in (("rank", rank, MOST_RANKS - 1), ("world_size", size, MOST_RANKS))
+        if number is not None and number > most
+    ]
+    rank = rank if rank is not None and rank < MOST_RANKS else None
+    size = size if size is not None and size <= MOST_RANKS else None
     return Header(
         rank=None if rank is not None and size is not None and rank >= size else rank,
         world_size=size,
@@ -78,6 +88,7 @@ def _header(fields: _Fields) -> Header:
         groups=_groups(info.get("pg_config")),
         base=_natural(fields.base),
         host=next((host for host in (fields.host_name, fields.hostname) if isinstance(host, str) and host), None),
+        problems=problems,
     )
 
 
@@ -96,7 +107,7 @@ def _groups(config: Any) -> list[GroupHeader]:
     for row in config if isinstance(config, list) else []:
         if isinstance(row, dict) and isinstance(row.get("ranks"), list):
             name = row.get("pg_name", row.get("uid"))
-            members = [member for member in map(_natural, row["ranks"]) if member is not None]
+            members = [rank for rank in map(_natural, row["ranks"]) if rank is not None and rank < MOST_RANKS]
             desc = row.get("pg_desc")
             if name is not None and members:
                 found.append(GroupHeader(str(name), members, desc if isinstance(desc, str) else None))

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from distprof.run.files import open_regular
+
 # What is decompressed at a time, and what is read for it.
 BLOCK = 4 << 20
 _READ = 1 << 18
@@ -35,10 +37,10 @@ class Text:
         A damaged gzip file ends where the damage begins.
 
         Raises:
-            OSError: it cannot be read, or vanished.
+            OSError: it cannot be read, vanished, or is no regular file.
             TooLargeError: it is a gzip bomb.
         """
-        with self._path.open("rb") as file:
+        with open_regular(self._path) as file:
             packed = file.read(len(_MAGIC)) == _MAGIC
             file.seek(0)
             size = 0

@@ -194,7 +194,7 @@ def read_trace(path: Path) -> Trace:
     if not columns.seen and (chunks.kept or chunks.dropped or chunks.is_list):
         raise NoTraceError("none of its entries is an event of a Chrome trace")
     header, whole = read_header(chunks.header)
-    problems = _problems(chunks)
+    problems = [*_problems(chunks), *header.problems]
     if not whole and chunks.cut is None:
         problems.append(("header", "it is broken; rank, world size and base were searched for"))
     events, calls = columns.tables(header.base or 0)

@@ -14,8 +14,10 @@ from distprof.trace.tables import BATCHES, STEPS, empty
 
 StepSource = Literal["user", "optimizer", "backward", "annotation", "none"]
 
-# Work of our own in the training thread that is longer than this disturbs the step that it falls into.
+# Work of our own in the training thread that is longer than both disturbs the step that it falls into. Long steps have
+# the flight recorder read at each of their boundaries, which takes less than a hundredth of them.
 LONG_OWN_NS = 1_000_000
+LONG_OWN_SHARE = 0.02
 ANNOTATION = "ProfilerStep#"
 OUT_OF_STEP = ("evaluation", "checkpoint")
 
@@ -182,7 +184,9 @@ def _frame(rank: int, cuts: _Cuts, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _exclude(steps: pl.DataFrame, training: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    own = training.filter((pl.col("kind") == "own") & (pl.col("end") - pl.col("start") > LONG_OWN_NS))
+    typical = float(np.median((steps["end"] - steps["start"]).to_numpy()))
+    long = max(LONG_OWN_NS, LONG_OWN_SHARE * typical)
+    own = training.filter((pl.col("kind") == "own") & (pl.col("end") - pl.col("start") > long))
     # A window's edge disturbs like an own zone at that moment.
     disturbances = pl.concat(
         [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
+import pytest
 
 from distprof.analyze.waits import bound_steps, match, rank_waits, waits_for
 from tests.unit.tables import Call, Step, Zone, in_ms, ns, tables
@@ -57,23 +59,43 @@ def test_what_one_member_did_not_record_binds_nobody_for_certain() -> None:
     assert matched.select("members", "recorded", "seen").unique().rows() == [(3, 2, 2)]
 
 
-def test_a_broadcast_in_forward_waits_for_its_root_only() -> None:
-    times = {0: 14, 1: 10, 2: 20}
-    calls = [Call(rank, 1, time, kind="broadcast", zone="forward") for rank, time in times.items()]
-    found = bindings(ranks=range(3), calls=calls)
-    assert found[0] == (True, 14, 0)
-    assert found[1] == (True, 14, 0), "it waits 4 ms for the root"
-    assert found[2] == (True, 20, 2), "it comes late, and waits for nobody"
+def in_broadcast(times: Sequence[float]) -> dict[int, tuple[bool, float, int]]:
+    calls = [Call(rank, 1, time, kind="broadcast", zone="forward") for rank, time in enumerate(times)]
+    return bindings(ranks=range(len(times)), calls=calls)
 
 
-def test_a_broadcast_in_evaluation_is_one_in_forward() -> None:
-    calls = [Call(rank, 1, 10 - rank, kind="broadcast", zone="evaluation") for rank in range(2)]
+def test_a_broadcast_in_forward_waits_for_the_root_and_the_root_for_its_receivers() -> None:
+    assert in_broadcast([14, 10, 20]) == {
+        0: (True, 20, 2),
+        1: (True, 14, 0),  # it waits 4 ms for the root and not for rank 2, which is beside it
+        2: (True, 20, 2),
+    }
+    assert in_broadcast([20, 10, 12]) == dict.fromkeys(range(3), (True, 20, 0))
+
+
+@pytest.mark.parametrize(
+    ("late", "held_up"),
+    # What real runs did: 0 sends to 1, 2 and 4, 1 to 3 and 5, 2 to 6, 3 to 7.
+    [(0, {1, 2, 3, 4, 5, 6, 7}), (1, {0, 3, 5, 7}), (2, {0, 6}), (3, {1, 7}), (4, {0}), (5, {1}), (6, {2}), (7, {3})],
+)
+def test_a_broadcast_in_forward_goes_down_a_tree(late: int, held_up: set[int]) -> None:
+    found = in_broadcast([50 if rank == late else rank for rank in range(8)])
+    assert {rank for rank, (_, until, _) in found.items() if until == 50} == held_up | {late}
+    assert {last for _, until, last in found.values() if until == 50} == {late}
+
+
+@pytest.mark.parametrize("zone", ["evaluation", "wait"])
+def test_a_broadcast_in_evaluation_or_in_a_wait_zone_of_its_own_is_one_in_forward(zone: str) -> None:
+    calls = [Call(rank, 1, 10 - rank, kind="broadcast", zone=zone) for rank in range(2)]
     assert bindings(ranks=range(2), calls=calls)[1] == (True, 10, 0)
 
 
-def test_a_broadcast_whose_root_is_missing_binds_nobody_for_certain() -> None:
-    calls = [Call(rank, 1, 10, kind="broadcast", zone="forward") for rank in (1, 2)]
-    assert bindings(ranks=[1, 2], world_size=3, calls=calls) == dict.fromkeys((1, 2), (True, None, None))
+def test_where_one_of_those_it_waits_for_is_missing_nothing_is_certain() -> None:
+    calls = [Call(rank, 1, 10 + rank, kind="broadcast", zone="forward") for rank in (0, 1, 3)]
+    found = bindings(ranks=[0, 1, 3], world_size=4, calls=calls)
+    assert found == {0: (True, None, None), 1: (True, 13, 3), 3: (True, 13, 3)}, "rank 0 sends to rank 2 as well"
+    of_receivers = [call for call in calls if call.rank]
+    assert bindings(ranks=[1, 3], world_size=4, calls=of_receivers) == dict.fromkeys((1, 3), (True, None, None))
 
 
 def test_other_broadcasts_bind_nobody_as_their_root_is_not_recorded() -> None:
@@ -142,6 +164,14 @@ def test_a_broadcast_in_forward_blocks_until_the_root_is_there() -> None:
     of = tables(ranks=range(2), zones=zones, calls=calls)
     assert in_ms(rank_waits(of, match(of), 0).blocked) == []
     assert in_ms(rank_waits(of, match(of), 1).blocked) == [(10, 30)]
+
+
+def test_a_broadcast_in_forward_blocks_the_root_until_its_receivers_are_there() -> None:
+    zones = [Zone(rank, "forward", 0, 50) for rank in range(2)]
+    calls = [Call(0, 1, 5, kind="broadcast", zone="forward"), Call(1, 1, 40, kind="broadcast", zone="forward")]
+    of = tables(ranks=range(2), zones=zones, calls=calls)
+    assert in_ms(rank_waits(of, match(of), 0).waits) == [(5, 40)]
+    assert in_ms(rank_waits(of, match(of), 1).waits) == []
 
 
 def test_waits_are_united_and_only_where_the_rank_was_blocked() -> None:

@@ -226,14 +226,19 @@ def test_two_workers_take_collectives_in_order() -> None:
     assert own[3]["started"] == own[1]["ended"] + 10_000
 
 
-def test_a_broadcast_waits_for_its_root_only() -> None:
-    delay = Delay(rank=1, kind="data_loading", ms=40)
-    tables = simulate(World(ranks=3, jitter=0.0, broadcast_buffers=True, delays=[delay], windows=[(2, 6)]))
-    works = [one(tables, rank, step=4, kind="broadcast") for rank in range(3)]
-    assert [work["zone"] for work in works] == ["forward"] * 3
-    spent = [(work["ended"] - work["created"]) / MS for work in works]
-    assert spent[0] == pytest.approx(0.11, abs=0.02), "the root waits for nobody"
-    assert spent[1] == pytest.approx(0.11, abs=0.02), "the late one finds it done"
+# Whom a late rank holds up in gloo's broadcast from rank 0, as real runs of 8 ranks did it.
+HELD_UP = {0: {1, 2, 3, 4, 5, 6, 7}, 1: {0, 3, 5, 7}, 2: {0, 6}, 3: {1, 7}, 4: {0}, 5: {1}, 6: {2}, 7: {3}}
+
+
+@pytest.mark.parametrize("late", HELD_UP)
+def test_a_broadcast_goes_down_a_tree_whose_senders_wait_for_their_receivers(late: int) -> None:
+    delay = Delay(rank=late, kind="data_loading", ms=40, steps=[1])
+    tables = simulate(World(ranks=8, steps=3, jitter=0.0, broadcast_buffers=True, delays=[delay], windows=[(0, 3)]))
+    works = {rank: one(tables, rank, step=1, kind="broadcast") for rank in range(8)}
+    assert {work["zone"] for work in works.values()} == {"forward"}
+    spent = {rank: (work["ended"] - work["created"]) / MS for rank, work in works.items()}
+    for rank, ms in spent.items():
+        assert ms == pytest.approx(40.1 if rank in HELD_UP[late] else 0.1, abs=0.1), rank
 
 
 def test_blocking_by_zone_or_inside() -> None:
@@ -258,7 +263,7 @@ def test_ranks_that_create_different_collectives_are_an_error() -> None:
     def script(world: World, rank: int, step: int) -> Sequence[Segment]:
         return [Collective("all_reduce" if rank else "barrier"), optimizer(world)]
 
-    with pytest.raises(ValueError, match="rank 1 creates"):
+    with pytest.raises(ValueError, match=r"rank \d creates .*, rank \d "):
         simulate(World(ranks=2, steps=2, script=script))
 
 

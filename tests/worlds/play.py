@@ -2,7 +2,7 @@
 
 Ranks run their programs until they block on a collective. gloo's rules decide when that is over: each group has two
 workers per rank which take its collectives in the order of creation; an all-reduce ends a transfer after its last
-participant started.
+participant started; a broadcast goes down a binomial tree, whose senders wait for their receivers.
 """
 
 from __future__ import annotations
@@ -136,12 +136,22 @@ class Group:
                 self._first_open += 1
 
     def _end(self, rank: int, works: dict[int, Work], place: int) -> int | None:
-        """The end on a rank: a broadcast waits for its root, the group's first member; all others for everybody."""
-        needed = {rank, self.members[0]} if works[rank].what.kind == "broadcast" else set(self.members)
+        """The end on a rank: after everybody's start, or in a broadcast after that of those in its part of the tree."""
+        needed = self._in_tree(rank) if works[rank].what.kind == "broadcast" else self.members
         starts = [works[other].started for other in needed if other in works]
         if len(starts) < len(needed) or None in starts:
             return None
         return max(start for start in starts if start is not None) + self._transfers[place]
+
+    def _in_tree(self, rank: int) -> list[int]:
+        """A rank, those through whom a broadcast comes down to it from the first member, and those it sends to."""
+        powers = [1 << bit for bit in range(len(self.members).bit_length())]
+        place = self.members.index(rank)
+        places = [place, *(place + power for power in powers if place < power < len(self.members) - place)]
+        while place:
+            place -= max(power for power in powers if power <= place)
+            places.append(place)
+        return [self.members[place] for place in places]
 
 
 @dataclass(slots=True)
