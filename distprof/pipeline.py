@@ -105,4 +105,5 @@ def _how_it_failed(rank: str, failure: dict[str, Any], first: str | None) -> str
     victim = f", after rank {first} had failed" if first not in (None, rank) else ""
     if failure.get("signal"):
         return f"it was killed by {failure['signal']}{victim}"
-    return f"it exited with {failure['exit_code']}{victim}"
+    code = failure.get("exit_code")
+    return f"it {'failed' if code is None else f'exited with {code}'}{victim}"

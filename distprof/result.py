@@ -166,7 +166,10 @@ class Excluded:
 
     first: Annotated[float | None, doc("The first step.")] = None
     compile: Annotated[float | None, doc("Steps in which something was compiled.")] = None
-    export: Annotated[float | None, doc("Steps touched by the opening, closing or export of a window.")] = None
+    export: Annotated[
+        float | None,
+        doc("Steps touched by the opening, closing or export of a window, or by a long read of the flight recorder."),
+    ] = None
     out_of_step: Annotated[
         float | None, doc("Work before the first step, after the last one, and in validation loops.")
     ] = None
@@ -183,7 +186,9 @@ class Steps:
     boundary: Annotated[str, doc("The boundary in words.")]
     first: Annotated[float | None, doc("Duration of the first step, the mean over ranks.")]
     micro_steps: Annotated[float | None, doc("Backward passes per step (gradient accumulation).")]
-    samples_per_s: Annotated[float | None, doc("Samples that the ranks' loaders gave in steady steps, over their time: all ranks.")]
+    samples_per_s: Annotated[
+        float | None, doc("Samples that the loaders of all ranks gave in steady steps, over the time of these.")
+    ]
     steady: Annotated[Spread, doc("Steady steps: per step the mean over ranks, then the spread over steps.")]
     per_rank: Annotated[list[RankSteps], doc("The same rank by rank.")]
     excluded: Annotated[Excluded, doc("What was kept out.")]
@@ -211,14 +216,14 @@ class BreakdownRow:
     basis: Annotated[Basis, BASIS]
     steps_used: Annotated[int, STEPS_USED]
     step: Annotated[float | None, doc("Mean duration of the steps that were cut.")]
-    data_wait: Annotated[float | None, doc("Inside a loader's `__next__`.")]
+    data_wait: Annotated[float | None, doc("Inside a loader's `__next__` or `__iter__`.")]
     h2d: Annotated[float | None, doc("Copies from host to device.")]
     compute: Annotated[float | None, doc("A leaf operator runs on the training thread (or on the device: a kernel).")]
     comm_wait: Annotated[
         float | None,
         doc("Blocked on a collective that some participant has not joined yet."),
     ]
-    comm_transfer: Annotated[float | None, doc("Blocked on a collective that all participants have joined.")]
+    comm_transfer: Annotated[float | None, doc("Blocked on communication otherwise: all participants have joined.")]
     comm_exposed: Annotated[float | None, doc("comm_wait + comm_transfer.")]
     comm_overlapped: Annotated[
         float | None, doc("Communication beside the other parts: the collectives' union minus comm_exposed.")
@@ -247,8 +252,8 @@ class CollectiveKind:
     group: Annotated[int | None, doc("Process group, by id.")]
     bytes: Annotated[int | None, doc("Bytes handed in by each rank.")]
     count: Annotated[int, doc("Calls over the whole run, each logical collective counted once.")]
-    wait: Annotated[float | None, doc("Wait per call.")]
-    transfer: Annotated[float | None, doc("Transfer per call.")]
+    wait: Annotated[float | None, doc("Wait per call in steady steps.")]
+    transfer: Annotated[float | None, doc("Transfer per call in steady steps.")]
     algbw_gbps: Annotated[float | None, doc("bytes / transfer, in 10^9 bytes per second.")] = None
     busbw_gbps: Annotated[float | None, doc("algbw x 2(n-1)/n for all-reduce and the like.")] = None
 
@@ -311,7 +316,7 @@ class Straggler:
         float | None, doc("Wait that each other rank had in front of it, per step: mean over these ranks.")
     ]
     last_arrivals: Annotated[int, doc("Synchronisations at which it was the last to arrive.")]
-    of_collectives: Annotated[int, doc("Synchronisations that were judged.")]
+    of_collectives: Annotated[int, doc("Synchronisations that were judged: one per step and group.")]
     saved_if_fixed: Annotated[float | None, doc("Time per step that a replay without its extra would save.")]
     confidence: Annotated[
         Literal["bound", "ends_agree", "same_clock"],

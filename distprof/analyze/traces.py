@@ -22,6 +22,7 @@ from distprof.result import (
     CollectiveKind,
     Communication,
     DataLoading,
+    Excluded,
     Finding,
     NotObserved,
     RankCommunication,
@@ -42,7 +43,9 @@ _BUS_FACTOR: dict[str, Callable[[int], float]] = {
     "broadcast": lambda n: 1.0,
 }
 _KNOWN = (*SYMMETRIC, "broadcast", "reduce", "gather", "scatter")
+_LEAST_LATE_NS = 20_000  # what rounded times and scheduling explain is no lateness
 _NO_ZONES = "traces alone hold no zones: when the training thread was blocked is not known"
+_WINDOW_ONLY = "traces alone hold a window: what came before, between and after its steps is not known"
 _NO_STEPS = "no step was recorded on all ranks"
 
 
@@ -58,6 +61,10 @@ def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[s
     communication, missing = _communication(inputs)
     stragglers = _stragglers(inputs)
     loading, no_loading = _data_loading(tables)
+    # Zeros of what a window cannot show are none.
+    first = sections["steps"].excluded.first or None
+    beyond = ["export", "out_of_step", *(["first"] if first is None else [])]
+    unseen = [NotObserved(f"steps.excluded.{name}", None, _WINDOW_ONLY) for name in beyond]
     alone = {
         "breakdown": "traces of others are not cut into parts of a step by this version; `totals` has their unions",
         "overhead": "not recorded by distprof: what the recording cost is not known",
@@ -67,6 +74,8 @@ def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[s
     kept = [row for row in sections["not_observed"] if row.what.split(".")[0] not in replaced]
     return {
         **sections,
+        "steps": replace(sections["steps"], excluded=Excluded(first=first)),
+        "conditions": replace(sections["conditions"], loader=None, ddp=None),
         "breakdown": list[BreakdownRow](),
         "communication": communication,
         "stragglers": stragglers,
@@ -77,6 +86,7 @@ def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[s
             NotObserved("stragglers.ranks", None, stragglers.why),
             *no_loading,
             *(NotObserved(what, None, reason) for what, reason in alone.items()),
+            *unseen,
             *kept,
         ],
     }
@@ -119,13 +129,14 @@ def _communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
     means = {name: _mean([getattr(row, name) for row in rows]) for name in ("total", "exposed", "wait", "transfer")}
     total, exposed = means["total"], means["exposed"]
     recorded = pl.col("members") - _absent(tables, logical)
+    found = logical.height > 0 or tables.world_size == 1
     section = Communication(
         basis="window",
         steps_used=len(used),
-        collectives=logical.height if logical.height or tables.world_size == 1 else None,
-        matched=logical.filter(pl.col("seen") == pl.col("members")).height,
-        unmatched=logical.filter(pl.col("seen") < recorded).height,
-        unclassified=logical.filter(~pl.col("kind").is_in(_KNOWN)).height,
+        collectives=logical.height if found else None,
+        matched=logical.filter(pl.col("seen") == pl.col("members")).height if found else None,
+        unmatched=logical.filter(pl.col("seen") < recorded).height if found else None,
+        unclassified=logical.filter(~pl.col("kind").is_in(_KNOWN)).height if found else None,
         total=total,
         exposed=exposed,
         overlapped=None if total is None or exposed is None else total - exposed,
@@ -232,10 +243,18 @@ def _stragglers(inputs: Inputs) -> Stragglers:
         why = f"rank {_listed(missing)} left no trace and may be the one the others waited for; {why}"
     if inputs.clock.verdict != "unaligned":
         bound = arrivals(tables).filter(pl.col("last_arrived").is_not_null()).unique(["group", "seq", "kind"])
-        counts = bound.drop_nulls("last_rank")["last_rank"].value_counts().sort("count", "last_rank")
-        if len(counts) and 2 * counts["count"][-1] > bound.height:
+        errors = {row.rank: round(row.error_us * 1e3) for row in inputs.clock.ranks if row.error_us is not None}
+        error = sum(
+            pl.col(rank).replace_strict(errors, default=0, return_dtype=pl.Int64)
+            for rank in ("last_rank", "second_rank")
+        )
+        late = bound.filter(pl.col("last_rank").is_not_null() & (pl.col("late_ns") > error + _LEAST_LATE_NS))
+        counts = late["last_rank"].value_counts().sort("count", "last_rank")
+        if len(counts) and late.height < 2 * counts["count"][-1] >= bound.height:
             rank, count = counts.row(-1)
+            beyond = " and the error of the clocks" if errors else ""
             why += f"; rank {rank} was the last to arrive at {count} of {bound.height} collectives"
+            why += f", by more than {_LEAST_LATE_NS // 1000} us{beyond}"
     steps = len(steady_steps(tables))
     return Stragglers(basis="window", steps_used=steps, verdict="undecided", why=why, noise=None, ranks=[])
 

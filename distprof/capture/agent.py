@@ -115,6 +115,10 @@ class Agent:
         threading.Thread(target=self._write_in_background, name="distprof-writer", daemon=True).start()
         self._window_does(lambda window: window.at_boundary(0))
 
+    def before_fork(self) -> None:
+        """The script forks: a child that ends as scripts end would crash in an open profiler."""
+        self._window_does(lambda window: window.close("closed early: the script forked the process"))
+
     def disown(self) -> None:
         """This is a fork of the process that records: its files and its profiler are not ours."""
         atexit.unregister(self.finish)

@@ -17,6 +17,7 @@ from distprof.run.config import ring_size
 from distprof.run.files import Stream
 
 SCHEMA = "distprof.collectives.v1"
+_UNKNOWN_RATE_TICKS = 8  # until collectives were seen their rate is not known, and reading an empty ring costs nothing
 _AT_LEAST_NS = 2_000_000_000
 _COST_FACTOR = 100  # at most a hundredth of the time goes into dumps, unless entries would be lost
 
@@ -60,6 +61,8 @@ class FlightRecorder:
     def due(self, now: int) -> bool:
         """Whether a drain should be made at this step boundary (monotonic ns)."""
         self._ticks += 1
+        if self._per_tick == 0 and self._ticks >= _UNKNOWN_RATE_TICKS:
+            return True
         waited = now - self._last_drain
         if waited >= max(_AT_LEAST_NS, _COST_FACTOR * self._last_cost):
             return True

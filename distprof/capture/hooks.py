@@ -42,7 +42,8 @@ def install() -> None:
 
         _wrap(DistributedDataParallel, "__init__", _ddp_init)
         _wrap(DistributedDataParallel, "__call__", _model_call)
-        _wrap(torch._C._distributed_c10d.Work, "wait", _work_wait)
+        _wrap(torch._C._distributed_c10d.Work, "wait", _blocking("Work.wait"))
+        _wrap(torch.distributed, "_broadcast_coalesced", _blocking("broadcast of buffers"))  # DDP's, in forward
         for name, make in (
             ("init_process_group", _init_process_group),
             ("destroy_process_group", _destroy_process_group),
@@ -288,18 +289,23 @@ def _checkpoint(original: Function) -> Function:
     return save
 
 
-def _work_wait(original: Function) -> Function:
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = process.recorder(training=False)
-        if recorder is None:
-            return original(self, *args, **kwargs)
-        start = now()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            recorder.add(recorder.zone("wait", "Work.wait"), start, now())
+def _blocking(name: str) -> Callable[[Function], Function]:
+    """Time a function that does nothing but wait for collectives."""
 
-    return wait
+    def make(original: Function) -> Function:
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            recorder = process.recorder(training=False)
+            if recorder is None:
+                return original(*args, **kwargs)
+            start = now()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                recorder.add(recorder.zone("wait", name), start, now())
+
+        return wait
+
+    return make
 
 
 def _init_process_group(original: Function) -> Function:

@@ -20,6 +20,7 @@ class OtherProfilers:
 
     Attributes:
         active: the script's profiler is prepared or running.
+        ours_ran: one of ours was started in this process.
         make_way: called when the script prepares or starts one, with the identity of the thread that does so.
             What it raises goes to `report`; the script never sees it.
     """
@@ -28,6 +29,7 @@ class OtherProfilers:
         self._report = report
         self._calls_are_ours = False
         self.active = False
+        self.ours_ran = False
         self.make_way: Callable[[int], None] | None = None
         for name in ("_prepare_profiler", "_enable_profiler"):
             self._watch(name, begins=True)
@@ -36,7 +38,7 @@ class OtherProfilers:
     @contextmanager
     def ours(self) -> Iterator[None]:
         """Inside it the profiler calls are our own."""
-        self._calls_are_ours = True
+        self._calls_are_ours = self.ours_ran = True
         try:
             yield
         finally:

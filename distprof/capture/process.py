@@ -6,6 +6,8 @@ that trains claims the rank. Data workers, forked children and subprocesses find
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import sys
 import threading
@@ -43,7 +45,7 @@ class Process:
         self._config = config
         self._others = OtherProfilers(self._problem)
         self._decided = False
-        os.register_at_fork(after_in_child=self._after_fork)
+        os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
     def recorder(self, *, training: bool = True) -> ZoneRecorder | None:
         """Where this process records its zones; None where it does not.
@@ -77,12 +79,20 @@ class Process:
             except Exception as error:
                 print(f"distprof: this process is not profiled: {type(error).__name__}: {error}", file=sys.stderr)
 
+    def _before_fork(self) -> None:
+        # multiprocessing's children, data workers among them, end without the destructors that Kineto crashes in.
+        forks = sys._getframe(1).f_globals.get("__name__", "")
+        if not forks.startswith("multiprocessing."):
+            self.tell(Agent.before_fork)
+
     def _after_fork(self) -> None:
         agent, self._agent = self._agent, None  # where nothing was claimed before the fork, the child may still do so
         if agent is not None:
             agent.disown()
         if self._others is not None:
             self._others.make_way = None
+            if self._others.ours_ran:
+                _end_without_destructors()
         self._claiming = threading.Lock()
 
     def _problem(self, where: str, error: Exception) -> None:
@@ -108,6 +118,18 @@ class Process:
                 what(agent, *arguments)
             except Exception as error:
                 agent.problem(what.__name__.replace("_", " "), error)
+
+
+def _end_without_destructors() -> None:
+    """Let this process end before C++'s static destructors.
+
+    Kineto starts a thread at the first use of a profiler, and its destructor waits for it: in a fork, where there is no
+    such thread, for ever. The script's fork must end as it would if we had not used a profiler.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):
+        atexit.register(libc.fflush, None)
+        libc.on_exit(libc._exit, None)  # the latest comes first, and is called with the exit status
 
 
 def _launched() -> bool:

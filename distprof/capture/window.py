@@ -87,14 +87,14 @@ class Window:
                 if active < schedule.active:
                     row["reason"] = f"cut to {active} steps, since {schedule.active} would exceed --max-trace-mb"
             return done or "window open"
-        if position == opens_at - 1 and schedule.warmup > 1 and self._config.max_trace_mb and not self._others.active:
+        if position == opens_at - 1 and schedule.warmup > 1 and self._config.max_trace_mb and self._why_not() is None:
             self._probing = True
             self._start()
             return done or "window probe"
         return done
 
     def start_anew(self) -> None:
-        """The count of steps starts anew, since better marks of them appeared: forget what was counted by the others."""
+        """Better marks of steps appeared, and their count starts anew: forget what the others had begun."""
         self._most_steps = _NEVER
         if self._profiler is not None:
             self._stop()
@@ -112,6 +112,14 @@ class Window:
         if self._profiler is not None and waited >= _CLOSE_BY_TIME_NS:
             self.close("opened and closed by time, since no step boundary was found")
             return "window export"
+        return None
+
+    def _why_not(self) -> str | None:
+        """Why no profiler can be started now."""
+        if self._others.active:
+            return "the script's own profiler was active, and two at once crash or lose events"
+        if threading.current_thread() is not threading.main_thread():
+            return "the training does not run in the main thread, and Kineto then crashes at exit"
         return None
 
     def _start(self) -> None:
@@ -153,8 +161,8 @@ class Window:
             "reason": None,
         }
         self.facts.append(row)
-        if self._others.active:
-            row["reason"] = "not opened: the script's own profiler was active, and two at once crash or lose events"
+        if (why := self._why_not()) is not None:
+            row["reason"] = f"not opened: {why}"
             return None
         self._start()
         row["start_unix_ns"] = time.time_ns()
@@ -175,20 +183,23 @@ class Window:
         if annotation is not None:
             annotation.__exit__(None, None, None)
 
-    def close(self, reason: str | None) -> None:
+    def close(self, reason: str | None) -> str | None:
         """Stop recording and export, uncompressed: compressing is for `finish`, when nobody trains any more.
+
+        Returns:
+            What was done in words, None where no window was open.
 
         Raises:
             OSError: the trace cannot be written.
         """
         if self._profiler is None:
-            return
+            return None
         if threading.get_ident() != self._thread:
             self._give_up("given up: the training ended on another thread than it ran on, with the window open")
-            return
+            return None
         if self._probing:
             self._end_probe()
-            return
+            return "window probe"
         row = self.facts[-1]
         row["reason"] = reason or row["reason"]
         row["end_unix_ns"] = time.time_ns()
@@ -203,6 +214,7 @@ class Window:
         row["export_s"] = time.monotonic() - begin
         if not path.exists():  # Kineto only logs a failed write
             raise OSError(f"torch could not write {path}")
+        return "window export"
 
     def _make_way(self, thread: int) -> None:
         if self._profiler is None:

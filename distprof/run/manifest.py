@@ -13,6 +13,8 @@ from distprof.run.directory import RunDirectory
 from distprof.run.files import check_inside, read_json, write_json
 
 SCHEMA = "distprof.run.v1"
+# Files that claim more are broken, or made to exhaust the memory: a report has a row for each rank.
+MOST_RANKS = 1 << 20
 _TYPES: dict[str, tuple[type, ...]] = {
     "run_id": (str,),
     "command": (list,),

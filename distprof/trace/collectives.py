@@ -51,8 +51,10 @@ def build_collectives(
     Returns:
         A COLLECTIVES table, and the process groups that its ids refer to.
     """
+    entries = _with_generations(entries)
     groups, ids = _groups(entries, facts)
-    named = entries.rename({"group": "group_name"}).join(ids, on=["rank", "group_name"], how="left")
+    key = ["rank", "group_name", "generation"]
+    named = entries.rename({"group": "group_name"}).join(ids, on=key, how="left")
     parts = [
         _of_rank(
             entries=of_rank.sort("record"),
@@ -127,24 +129,63 @@ def _buckets(entries: pl.DataFrame, training: pl.DataFrame, models: list[DdpFact
     return found
 
 
+def _with_generations(entries: pl.DataFrame) -> pl.DataFrame:
+    """Entries with a column `generation`, from 0 for each rank and group.
+
+    After `destroy_process_group` a new group gets the old one's name, and counts from 1 again: it begins where a number
+    comes that its rank and group have had. A number that is lower than the one before may only have been overtaken by
+    another thread's; and NCCL's collectives that are coalesced share a number.
+    """
+    ordered = entries.sort("rank", "record")
+    generations = [0] * len(ordered)
+    numbered = ordered.with_row_index("row").with_columns(gloo=pl.col("op").str.starts_with("gloo:"))
+    again = (pl.len().over("rank", "group", "seq", "p2p") > 1) & ~pl.col("p2p")
+    reused = numbered.filter(again.any().over("rank", "group"))
+    for own in reused.partition_by("rank", "group"):
+        generation, last, seen = 0, None, set[int]()
+        for row, seq, p2p, gloo in own.select("row", "seq", "p2p", "gloo").iter_rows():
+            if not p2p:
+                if seq in seen and (gloo or seq != last):
+                    generation += 1
+                    seen.clear()
+                seen.add(seq)
+                last = seq
+            generations[row] = generation
+    return ordered.with_columns(generation=pl.Series(generations, dtype=pl.Int32))
+
+
 def _groups(entries: pl.DataFrame, facts: Mapping[int, Facts]) -> tuple[list[Group], pl.DataFrame]:
     """All process groups, each once; and each rank's names for them in the order in which it made them (`made`)."""
-    groups: dict[tuple[str, tuple[int, ...]], Group] = {}
-    ids: dict[tuple[int, str], int] = {}
+    groups: dict[tuple[str, tuple[int, ...], int], Group] = {}
+    ids: dict[tuple[int, str, int], int] = {}
 
-    def add(name: str, desc: str | None, members: list[int]) -> int:
+    def add(name: str, desc: str | None, members: list[int], generation: int = 0) -> int:
+        if generation:
+            desc = f"{desc + ', ' if desc else ''}generation {generation + 1}: made anew under the same name"
         group = Group(id=len(groups), name=name, desc=desc, members=sorted(members))
-        return groups.setdefault((name, tuple(group.members)), group).id
+        return groups.setdefault((name, tuple(group.members), generation), group).id
 
     for rank, of_rank in sorted(facts.items()):
-        for group in of_rank.groups:
-            ids[rank, group.name] = add(group.name, group.desc, group.ranks)
+        for told in of_rank.groups:
+            ids[rank, told.name, 0] = add(told.name, told.desc, told.ranks)
+    used = entries.select("generation", "rank", "group").unique().sort("generation", "rank", "group").rows()
     # Facts may be lost, or older than a group: then another member's facts tell, or else those that used the name.
-    nameless = [used for used in entries.select("rank", "group").unique().sort("rank").rows() if used not in ids]
+    nameless = [(rank, name) for generation, rank, name in used if not generation and (rank, name, 0) not in ids]
     for rank, name in nameless:
-        told = [group for group in groups.values() if group.name == name and rank in group.members]
-        members = [other for other, used in nameless if used == name]
-        ids[rank, name] = told[0].id if told else add(name, None, members)
-    rows = [(rank, name, number, made) for made, ((rank, name), number) in enumerate(ids.items())]
-    schema = {"rank": pl.Int32, "group_name": pl.String, "group": pl.Int32, "made": pl.Int32}
+        known = [group for group in groups.values() if group.name == name and rank in group.members]
+        members = [other for other, its_name in nameless if its_name == name]
+        ids[rank, name, 0] = known[0].id if known else add(name, None, members)
+    first = list(groups.values())
+    for generation, rank, name in used:
+        if generation:
+            group = first[ids[rank, name, 0]]
+            ids[rank, name, generation] = add(name, group.desc, group.members, generation)
+    rows = [(*key, number, made) for made, (key, number) in enumerate(ids.items())]
+    schema = {
+        "rank": pl.Int32,
+        "group_name": pl.String,
+        "generation": pl.Int32,
+        "group": pl.Int32,
+        "made": pl.Int32,
+    }
     return list(groups.values()), pl.DataFrame(rows, schema=schema, orient="row")

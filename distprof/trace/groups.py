@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from distprof.result import Group
-from distprof.run.identity import MOST_RANKS
+from distprof.run.manifest import MOST_RANKS
 from distprof.trace.header import GroupHeader
 
 _DEFAULT = "default_pg"

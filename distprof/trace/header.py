@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from distprof.run.identity import MOST_RANKS
+from distprof.run.manifest import MOST_RANKS
 from distprof.trace.repair import repaired
 
 _LONGEST_LITERAL = 1 << 20

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
 
 from distprof.run.directory import RankFiles, RunDirectory
-from distprof.run.manifest import RunDirectoryError, read_manifest
+from distprof.run.files import check_inside
+from distprof.run.manifest import MOST_RANKS, RunDirectoryError, read_manifest
 from distprof.trace.collectives import build_collectives, reductions, with_kinds
 from distprof.trace.kernels import read_kernels
 from distprof.trace.kineto import KINETO_EVENTS, placed, read_kineto
@@ -26,7 +26,7 @@ from distprof.trace.traces import load_traces
 __all__ = ["Run", "load"]
 
 Value = TypeVar("Value")
-Otherwise = TypeVar("Otherwise")
+_LAST_WINDOW = 2**31 - 1
 
 
 def load(
@@ -57,8 +57,8 @@ def load(
     if not given:
         raise RunDirectoryError("no path was given: give a run directory, traces, or a folder of traces")
     for path, rank in (ranks or {}).items():
-        if rank < 0:
-            raise RunDirectoryError(f"{path} cannot be rank {rank}: ranks begin at 0")
+        if not 0 <= rank < MOST_RANKS:
+            raise RunDirectoryError(f"{path} cannot be rank {rank}: ranks go from 0 to {MOST_RANKS - 1}")
     try:
         return load_traces(
             given, ranks={Path(path): rank for path, rank in (ranks or {}).items()}, patterns=collectives
@@ -77,8 +77,20 @@ def _load_run(path: Path) -> Run:
             f"{directory.path} holds no recordings: no rank came far enough to leave any. "
             "Look at the output of the script, and launch it again."
         )
-    files = directory.ranks(attempt)
-    ranks = [_read_rank(of_rank) for of_rank in files]
+    notes: list[Note] = []
+    files = []
+    for of_rank in directory.ranks(attempt):
+        if of_rank.rank < MOST_RANKS:
+            files.append(of_rank)
+        else:
+            text = f"rank unknown: by its name it is rank {of_rank.rank}, and there are no more than {MOST_RANKS}"
+            notes.append(Note(None, of_rank.facts, None, f"{text}; it was not analysed"))
+    world_size = manifest.world_size or 0
+    if world_size > MOST_RANKS:
+        text = f"world_size {world_size} cannot be and was ignored: there are no more than {MOST_RANKS} ranks"
+        notes.append(Note(None, directory.manifest, "$.world_size", text))
+        world_size = 0
+    ranks = [_read_rank(of_rank, directory.path) for of_rank in files]
     facts = {rank.number: Facts.of(rank.facts) for rank in ranks}
     zones = pl.concat([empty(ZONES), *(rank.timeline.zones for rank in ranks)])
     entries = with_kinds(pl.concat([empty(ENTRIES), *(rank.entries for rank in ranks)]))
@@ -93,7 +105,7 @@ def _load_run(path: Path) -> Run:
     sizes = [of_rank.world_size for of_rank in facts.values() if of_rank.world_size is not None]
     tables = Tables(
         ranks=present,
-        world_size=max([manifest.world_size or 0, *sizes, *(rank + 1 for rank in present)]),
+        world_size=max([world_size, *sizes, *(rank + 1 for rank in present)]),
         step_source=step_source,
         groups=groups,
         zones=zones,
@@ -117,7 +129,7 @@ def _load_run(path: Path) -> Run:
         attempt=attempt,
         attempts=attempts,
         tables=tables,
-        notes=[*(note for rank in ranks for note in rank.notes), *_kept_apart(directory, attempt)],
+        notes=[*notes, *(note for rank in ranks for note in rank.notes), *_kept_apart(directory, attempt)],
         trace_files={of_rank.rank: traces for of_rank in files if (traces := of_rank.windows())},
         bases={rank.number: rank.bases for rank in ranks},
     )
@@ -142,21 +154,39 @@ class _Rank:
         return bool(self.facts) or any(len(table) for table in (self.timeline.zones, self.entries, self.events))
 
 
-def _read_rank(files: RankFiles) -> _Rank:
+def _read_rank(files: RankFiles, within: Path) -> _Rank:
     rank = files.rank
     notes: list[Note] = []
     no_facts: dict[str, Any] = {}
-    facts = _read(partial(read_facts, files.facts, rank), no_facts, notes)
+
+    def read(reader: Callable[..., tuple[Value, list[Note]]], path: Path, *more: Any) -> Value | None:
+        try:
+            check_inside(path, within)
+            value, noted = reader(path, rank, *more)
+        except OSError as error:
+            notes.append(Note(rank, path, None, f"it was not read: {error.strerror}"))
+            return None
+        except RecordingError as error:
+            notes.append(error.note)
+            return None
+        notes.extend(noted)
+        return value
+
+    facts = read(read_facts, files.facts) or no_facts
     timeline, entries = Timeline(), empty(ENTRIES)
     events, kernels, memory = [empty(KINETO_EVENTS)], [empty(KERNELS)], [empty(MEMORY)]
     if files.zones.exists():
-        timeline = _read(partial(read_zones, files.zones, rank), timeline, notes)
+        timeline = read(read_zones, files.zones) or timeline
     if files.collectives.exists():
-        entries = _read(partial(read_collectives, files.collectives, rank), entries, notes)
+        told = read(read_collectives, files.collectives)
+        entries = entries if told is None else told
     opened = {window.index: window.start_unix_ns for window in Facts.of(facts).windows}
     bases: dict[int, int] = {}
     for window, path in files.windows().items():
-        trace = _read(partial(read_kineto, path, rank, opened.get(window)), None, notes)
+        if window > _LAST_WINDOW:
+            notes.append(Note(rank, path, None, f"no rank has a window {window}: it was not read"))
+            continue
+        trace = read(read_kineto, path, opened.get(window))
         if trace is not None:
             events.append(placed(trace.events, rank, window, KINETO_EVENTS))
             kernels.append(placed(read_kernels(trace.events, trace.calls)[0], rank, window, KERNELS))
@@ -173,16 +203,6 @@ def _read_rank(files: RankFiles) -> _Rank:
         bases=bases,
         notes=notes,
     )
-
-
-def _read(read: Callable[[], tuple[Value, list[Note]]], otherwise: Otherwise, notes: list[Note]) -> Value | Otherwise:
-    try:
-        value, more = read()
-    except RecordingError as error:
-        notes.append(error.note)
-        return otherwise
-    notes.extend(more)
-    return value
 
 
 def _kept_apart(directory: RunDirectory, attempt: int) -> list[Note]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from distprof.run.files import read_json
+from distprof.run.manifest import MOST_RANKS
 from distprof.trace.jsonlines import read_stream
 from distprof.trace.notes import Note, RecordingError
 from distprof.trace.tables import BATCHES, DEVICE_ZONES, ZONES, empty
@@ -38,15 +40,22 @@ ENTRIES: dict[str, Any] = {
 
 # Integers per row. rows: zone id, thread, start, duration; batches: time, samples, elements; device: zone id, start,
 # duration on the device.
+_MOST_THREADS = 2**31 - 1
 _WIDTHS = {"rows": 4, "batches": 3, "device": 3}
 Nanoseconds = npt.NDArray[np.int64]
+
+
+# Sums of two of them still fit into the tables' 64 bits.
+Number = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**61)]
+RankNumber = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
     """A process group that the rank is a member of."""
 
     name: str
-    ranks: list[int]
+    ranks: list[RankNumber]
     desc: str | None = None
 
 
@@ -54,27 +63,79 @@ class DdpFacts(msgspec.Struct, frozen=True):
     """A `DistributedDataParallel`; `bucket_bytes` in bucket order after the rebuild, None if it never came to one."""
 
     name: str
-    bucket_bytes: list[int] | None = None
+    bucket_bytes: list[Number] | None = None
+    params: list[list[str]] | None = None
 
 
 class WindowFacts(msgspec.Struct, frozen=True):
     """A Kineto window; start and end are None where it was never open or not closed."""
 
-    index: int
-    start_unix_ns: int | None = None
-    end_unix_ns: int | None = None
+    index: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+    start_unix_ns: Number | None = None
+    end_unix_ns: Number | None = None
+    stop_s: float | None = None
+    export_s: float | None = None
+    reason: str | None = None
+
+
+class _Exit(msgspec.Struct, frozen=True):
+    reason: str | None = None
+    exception: str | None = None
+
+
+class _Loader(msgspec.Struct, frozen=True):
+    name: str
+    num_workers: int | None = None
+    pin_memory: bool | None = None
+
+
+class _Model(msgspec.Struct, frozen=True):
+    mode: str | None = None
+    autocast: bool | None = None
+    compiled: bool | None = None
+
+
+class _Shapes(msgspec.Struct, frozen=True):
+    shapes: list[str] = []
+
+
+class _Schedule(msgspec.Struct, frozen=True):
+    wait: Count = 0
+    warmup: Count = 0
+
+
+class _OwnCost(msgspec.Struct, frozen=True):
+    ns_per_zone: float | None = None
+    zones: Count = 0
+    drain_s: float | None = None
+    lost_collectives: Count = 0
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What reading needs of a rank's facts; of a rank without any, nothing is known."""
+    """A rank's facts, as far as reading and the analyses need them; of a rank without any, nothing is known."""
 
     schema: str = FACTS_SCHEMA
     rank: int | None = None
-    world_size: int | None = None
-    training_thread: int | None = None
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)] | None = None
+    training_thread: Number | None = None
+    host: str | None = None
+    boot_id: str | None = None
+    torch: str | None = None
+    backend: str | None = None
+    device: str = "cpu"
+    status: Literal["running", "finished"] = "running"
+    exit: _Exit | None = None
+    requested: list[str] = []
+    windows: list[WindowFacts] = []
     groups: list[GroupFacts] = []
     ddp: list[DdpFacts] = []
-    windows: list[WindowFacts] = []
+    loaders: list[_Loader] = []
+    models: list[_Model] = []
+    batches: list[_Shapes] = []
+    schedule: _Schedule = _Schedule()
+    boundaries: Count = 0
+    own_cost: _OwnCost | None = None
+    problems: list[str] = []
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Facts:
@@ -87,47 +148,73 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class _ZonesBlock(msgspec.Struct):
-    names: dict[int, tuple[str, str]] = {}
-    anchors: list[tuple[int, int]] = []
-    rows: list[int] = []
-    batches: list[int] = []
-    device: list[int] = []
+    names: dict[Number, tuple[str, str]] = {}
+    anchors: list[tuple[Number, Number]] = []
+    rows: list[Number] = []
+    batches: list[Number] = []
+    device: list[Number] = []
 
 
 class _CollectivesBlock(msgspec.Struct):
-    record: list[int]
+    record: list[Count]
     group: list[str]
-    seq: list[int]
+    seq: list[Number]
     op: list[str]
-    bytes: list[int | None]
+    bytes: list[Number | None]
     dtype: list[str | None]
-    created: list[int]
-    started: list[int | None]
-    ended: list[int | None]
+    created: list[Number]
+    started: list[Number | None]
+    ended: list[Number | None]
     p2p: list[bool]
 
 
 def read_facts(path: Path, rank: int) -> tuple[dict[str, Any], list[Note]]:
-    """Read a rank's facts; they are valid for `Facts.of`, and there are no notes on them.
+    """Read a rank's facts.
+
+    Returns:
+        The facts, with defaults for those that `Facts` knows and the file lacks or has wrong, so that they are valid
+        for `Facts.of`; and notes on the wrong ones.
 
     Raises:
         RecordingError: not readable, or not this rank's facts.
     """
     try:
-        values: dict[str, Any] = read_json(path)
-        facts = Facts.of(values)
+        values = read_json(path)
     except OSError as error:
         raise RecordingError(rank, path, None, f"cannot be read ({error.strerror}); check its permissions") from error
-    except (ValueError, msgspec.ValidationError) as error:
+    except ValueError as error:
         text = f"these are no rank's facts ({error}); restore the file from the machine that recorded it"
         raise RecordingError(rank, path, None, text) from error
-    if facts.schema != FACTS_SCHEMA:
-        text = f"its schema is {facts.schema!r}, not {FACTS_SCHEMA!r}; use the distprof version that recorded it"
+    if not isinstance(values, dict):
+        text = "these are no rank's facts (no JSON object); restore the file from the machine that recorded it"
+        raise RecordingError(rank, path, None, text)
+    if values.get("schema") != FACTS_SCHEMA:
+        text = f"its schema is {values.get('schema')!r:.60}, not {FACTS_SCHEMA!r}"
+        text += "; use the distprof version that recorded it"
         raise RecordingError(rank, path, "$.schema", text)
-    if facts.rank != rank:
-        text = f"these are the facts of rank {facts.rank}; give the file the name of that rank again"
+    if type(values.get("rank")) is not int or values["rank"] != rank:
+        text = f"these are the facts of rank {values.get('rank')!r:.20}; give the file the name of that rank again"
         raise RecordingError(rank, path, "$.rank", text)
-    return values, []
+    notes: list[Note] = []
+    defaults: dict[str, Any] = msgspec.to_builtins(Facts())
+    for fact in msgspec.structs.fields(Facts):
+        told = values.setdefault(fact.name, defaults[fact.name])
+        try:
+            values[fact.name] = _with_defaults(told, msgspec.convert(told, fact.type))
+        except msgspec.ValidationError as error:
+            text = f"{error}: it was taken for {json.dumps(defaults[fact.name])}"
+            notes.append(Note(rank, path, f"$.{fact.name}", text))
+            values[fact.name] = defaults[fact.name]
+    return values, notes
+
+
+def _with_defaults(told: Any, known: Any) -> Any:
+    """What was told, and defaults for what the known part of it lacks."""
+    if isinstance(known, msgspec.Struct):
+        return {**msgspec.to_builtins(known), **told}
+    if isinstance(known, list):
+        return [_with_defaults(*pair) for pair in zip(told, known, strict=True)]
+    return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +254,7 @@ def read_zones(path: Path, rank: int) -> tuple[Timeline, list[Note]]:
     if not named.all():
         text = f"{np.count_nonzero(~named)} zones were left out, since the line with their names is lost"
         notes.append(Note(rank, path, None, text))
-    thread, start, duration = thread[named], start[named], duration[named]
+    thread, start, duration = np.clip(thread[named], 0, _MOST_THREADS), start[named], duration[named]
     unix_start = to_unix(start, anchors)
     zones = kinds.with_columns(
         rank=pl.lit(rank),
@@ -243,7 +330,7 @@ def read_collectives(path: Path, rank: int) -> tuple[pl.DataFrame, list[Note]]:
             columns[name] += column
     entries = pl.DataFrame({"rank": [rank] * len(columns["record"]), **columns}, schema=ENTRIES).sort("record")
     lost = int(entries["record"][-1]) + 1 - len(entries) if len(entries) else 0
-    if lost:
+    if lost > 0:
         text = f"{lost} collectives are missing in it: the ring lost them before they were written, or a line is lost"
         notes.append(Note(rank, path, None, text))
     return entries.with_columns(pl.col("dtype").replace("", None)), notes

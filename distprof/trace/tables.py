@@ -32,9 +32,9 @@ ZONES: dict[str, Any] = {
 # A step ends at its boundary and begins at the one before; step 0 begins where the training thread's
 # first zone does. Step k of one rank is step k of all. `backwards` is how many backward passes ended in it, null where
 # no zones tell. `excluded` is None for a steady step, else why it is not: first | export (a window's edge, or work of
-# distprof's own of more than 1 ms, on any rank) | out_of_step (it contains evaluation or a checkpoint, which most steps
-# do not, on any rank); it is the same on all ranks. Where torch's `ProfilerStep` marks are the boundary, a step is from
-# a mark's beginning to its end, and has the mark's number.
+# distprof's own of more than 1 ms and 2% of a step, on any rank) | out_of_step (it contains evaluation or a checkpoint,
+# which most steps do not, on any rank); it is the same on all ranks. Where torch's `ProfilerStep` marks are the
+# boundary, a step is from a mark's beginning to its end, and has the mark's number.
 STEPS: dict[str, Any] = {
     "rank": pl.Int32,
     "step": pl.Int64,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from distprof.trace.lanes import with_groups_of_lanes
 from distprof.trace.loaded import Run
 from distprof.trace.matching import OCCURRENCES, with_sequence_numbers
 from distprof.trace.notes import Note
+from distprof.trace.numbering import with_common_numbers
 from distprof.trace.sources import find_files
 from distprof.trace.spans import read_spans
 from distprof.trace.steps import StepSource, build_steps
-from distprof.trace.tables import COLLECTIVES, EVENTS, KERNELS, MEMORY, WINDOWS, Tables, empty
+from distprof.trace.tables import COLLECTIVES, EVENTS, KERNELS, MEMORY, STEPS, WINDOWS, Tables, empty
 from distprof.trace.whose import whose
 
 Patterns = Sequence[tuple[str, str | None]]
@@ -100,6 +101,7 @@ def _owned(files: Sequence[Path], given: Mapping[Path, int], notes: list[Note]) 
         if text is not None:
             notes.append(Note(rank, path, None, text))
         if rank is None:
+            notes += [Note(None, path, place, text) for place, text in trace.header.problems]
             continue
         if not len(trace.events):
             notes.append(Note(rank, path, None, "no event in it can be used"))
@@ -143,7 +145,13 @@ def _tables(traces: Mapping[int, Mapping[int, Trace]], patterns: Patterns) -> tu
     )
     source, steps = _steps(zones, reductions(calls), events)
     absent = sorted(set(range(world_size)) - set(traces))
-    groups, occurrences = with_groups_of_lanes(_occurrences(calls, steps), groups, absent)
+    # Numbers that only count a window's steps say nothing about which steps of two ranks are one.
+    known = steps if source == "annotation" else empty(STEPS)
+    groups, occurrences = with_groups_of_lanes(_in_steps(calls, known), groups, absent)
+    matched, apart = with_sequence_numbers(occurrences), set[int]()
+    if source != "annotation":
+        steps, apart = with_common_numbers(steps, matched, events)
+        matched = _in_steps(matched, steps)
     windows = events.group_by("rank", "window").agg(pl.col("start").min(), pl.col("end").max()).sort("rank", "window")
     tables = Tables(
         ranks=sorted(traces),
@@ -152,7 +160,7 @@ def _tables(traces: Mapping[int, Mapping[int, Trace]], patterns: Patterns) -> tu
         groups=groups,
         zones=zones,
         steps=steps,
-        collectives=_collectives(occurrences),
+        collectives=_collectives(matched),
         events=events.select(list(EVENTS)),
         windows=windows.select(pl.col(name).cast(dtype) for name, dtype in WINDOWS.items()),
         training_thread={rank: thread for rank, thread in threads.items() if thread is not None},
@@ -163,7 +171,7 @@ def _tables(traces: Mapping[int, Mapping[int, Trace]], patterns: Patterns) -> tu
         ),
         arrival="started" if len(device) else "created",
     )
-    notes = [*_on_steps(tables, parts), *_on_communication(tables, parts)]
+    notes = [*_on_steps(tables, parts, apart), *_on_communication(tables, parts)]
     if not told and world_size > 1:
         text = f"no trace tells the world size: {world_size} is one more than the largest rank"
         notes.append(Note(None, parts[0][2].path.parent, None, text))
@@ -173,12 +181,16 @@ def _tables(traces: Mapping[int, Mapping[int, Trace]], patterns: Patterns) -> tu
 def _steps(zones: pl.DataFrame, reduced: pl.DataFrame, events: pl.DataFrame) -> tuple[StepSource, pl.DataFrame]:
     # Where a window begins and ends disturbs no marked step: the profiler itself set the marks.
     source, steps = build_steps(zones, reduced, events, empty(WINDOWS), marks_first=True)
-    if len(steps) and steps["excluded"].null_count() == 0:
+    if source != "annotation":
+        # The first of a window is a stub, from wherever the window opened.
+        steps = steps.filter(pl.col("step") > 0).with_columns(excluded=pl.lit(None, pl.String))
+    elif len(steps) and steps["excluded"].null_count() == 0:
         steps = steps.with_columns(excluded=pl.lit(None, pl.String))  # the first step is all there is
     return source, steps.with_columns(backwards=pl.lit(None, pl.Int32))
 
 
-def _occurrences(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _in_steps(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """OCCURRENCES from calls, each in the step that it was created in."""
     parts = [empty(OCCURRENCES)]
     for (rank,), own in calls.partition_by("rank", as_dict=True).items():
         of_rank = steps.filter(pl.col("rank") == rank)
@@ -189,8 +201,7 @@ def _occurrences(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def _collectives(occurrences: pl.DataFrame) -> pl.DataFrame:
-    matched = with_sequence_numbers(occurrences)
+def _collectives(matched: pl.DataFrame) -> pl.DataFrame:
     nothing = {"zone": pl.String, "model": pl.String, "bucket": pl.Int32}
     table = matched.with_columns(pl.lit(None, dtype).alias(name) for name, dtype in nothing.items())
     typed = table.select(pl.col(name).cast(dtype) for name, dtype in COLLECTIVES.items())
@@ -250,18 +261,22 @@ def _device(trace: Trace, kernels: pl.DataFrame) -> str:
     return next((name.removesuffix("_runtime") for name in sorted(runtimes)), "cuda")
 
 
-def _on_steps(tables: Tables, parts: Sequence[tuple[int, int, Trace]]) -> list[Note]:
-    """Marks inside others, and steps that not all ranks recorded."""
+def _on_steps(tables: Tables, parts: Sequence[tuple[int, int, Trace]], apart: Collection[int]) -> list[Note]:
+    """Marks inside others, steps that not all ranks recorded, and ranks whose steps cannot be compared (`apart`)."""
     notes = []
     for rank, _, trace in parts:
         nested = nested_marks(trace.events)
         if nested > 0:
             text = f"{nested} marks of steps lie inside others; the outermost count"
             notes.append(Note(rank, trace.path, None, text))
-    shared = tables.steps.group_by("step").agg(pl.len()).filter(pl.col("len") == len(tables.ranks))["step"]
     files = {rank: trace.path for rank, _, trace in reversed(parts)}
-    apart = tables.steps.filter(~pl.col("step").is_in(shared.implode()))
-    for (rank,), own in apart.partition_by("rank", as_dict=True, maintain_order=True).items():
+    for rank in sorted(apart):
+        text = "its steps have no numbers, and no collectives tell which of the other ranks' steps they are: not used"
+        notes.append(Note(rank, files[rank], None, text))
+    compared = len(tables.ranks) - len(apart)
+    shared = tables.steps.group_by("step").agg(pl.len()).filter(pl.col("len") == compared)["step"]
+    alone = tables.steps.filter(~pl.col("step").is_in(shared.implode()))
+    for (rank,), own in alone.partition_by("rank", as_dict=True, maintain_order=True).items():
         steps = ", ".join(map(str, own["step"].head(10)))
         text = f"steps {steps} were not recorded on all ranks: they are not comparable and not used"
         notes.append(Note(rank, files[rank], None, text))

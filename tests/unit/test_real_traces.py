@@ -93,15 +93,18 @@ def test_collectives_are_matched_so_that_their_ends_agree(
     assert apart.max() <= apart_us
 
 
-@pytest.mark.parametrize(("name", "rank", "last", "of"), [("dlrm8", 7, 5, 8), ("torchrec4-straggler", 2, 12, 12)])
-def test_who_was_the_last_to_arrive(shared: Path, name: str, rank: int, last: int, of: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "rank", "last", "clearly", "of"),
+    [("dlrm8", 7, 5, 4, 8), ("torchrec4-straggler", 2, 12, 12, 12)],
+)
+def test_who_was_the_last_to_arrive(shared: Path, name: str, rank: int, last: int, clearly: int, of: int) -> None:
     run, result = job(shared / "traces" / name)
     for tables in (run.tables, shifted(run.tables, offsets_ns(result.clock))):
         bound = arrivals(tables).drop_nulls("last_arrived").unique(["group", "seq", "kind"])
         assert bound.height == of
         assert bound.filter(pl.col("last_rank") == rank).height == last
     assert result.stragglers.verdict == "undecided"
-    assert f"rank {rank} was the last to arrive at {last} of {of} collectives" in result.stragglers.why
+    assert f"rank {rank} was the last to arrive at {clearly} of {of} collectives" in result.stragglers.why
 
 
 def test_the_straggler_waits_for_nobody_and_the_others_a_second_per_step(shared: Path) -> None:
@@ -115,7 +118,7 @@ def test_what_a_window_does_not_tell_is_null_with_a_reason(shared: Path) -> None
     _, result = job(shared / "traces" / "torchrec4-overlap")
     reasons = {row.what for row in result.not_observed}
     assert result.breakdown == []
-    assert result.conditions.loader == []
+    assert result.conditions.loader is None
     assert {"breakdown", "conditions", "stragglers.ranks", "communication.buckets"} <= reasons
     assert result.clock.verdict == "aligned"
     assert all(row.error_us is not None for row in result.clock.ranks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,11 @@ def test_facts(tmp_path: Path) -> None:
     }
     path.write_text(json.dumps(written))
     values, notes = read_facts(path, 3)
-    assert (values, notes) == (written, [])
+    assert notes == []
+    assert {name: value for name, value in values.items() if name in written and name != "windows"} == {
+        name: value for name, value in written.items() if name != "windows"
+    }
+    assert values["windows"] == [{"stop_s": None, "export_s": None, **written["windows"][0]}]
     facts = Facts.of(values)
     assert (facts.world_size, facts.training_thread, facts.groups[0].ranks) == (4, 77, [0, 1, 2, 3])
     assert facts.windows[0].start_unix_ns is None
@@ -199,7 +204,12 @@ def test_facts(tmp_path: Path) -> None:
     [
         ('{"schema": "distprof.rank.v1", "rank": 2}', "these are the facts of rank 2"),
         ('{"schema": "distprof.rank.v9", "rank": 3}', "use the distprof version that recorded it"),
-        ('{"schema": "distprof.rank.v1", "rank": 3, "groups": [{"name": 1}]}', "$.groups[0]"),
+        ('{"schema": "distprof.rank.v1", "rank": ' + "[" * 5000 + "]" * 5000 + "}", "nested too deep"),
+        ('{"schema": "distprof.rank.v1", "rank": "3"}', "these are the facts of rank '3'"),
+        ('{"rank": 3}', "its schema is None"),
+        ('"' + "x" * (16 << 20) + '"', "longer than 16 MiB"),
+        ('{"schema": "distprof.rank.v1", "rank": 3, "host": "\\ud800"}', "not valid JSON"),
+        ('{"schema": "distprof.rank.v1", "rank": ' + "1" * 5000 + "}", "not valid JSON"),
         ('{"schema": "dist', "not valid JSON"),
         ("[]", "these are no rank's facts"),
     ],
@@ -211,3 +221,80 @@ def test_wrong_facts_are_an_error(tmp_path: Path, text: str, says: str) -> None:
         read_facts(path, 3)
     assert str(path) in str(caught.value)
     assert says in str(caught.value)
+
+
+WRONG: list[tuple[str, Any, Any]] = [
+    ("groups", [{"name": 1}], []),
+    ("groups", [{"name": "0", "ranks": [2**20]}], []),
+    ("world_size", 3_000_000, None),
+    ("world_size", "4", None),
+    ("windows", {"index": 0}, []),
+    ("windows", [{"index": 2**31}], []),
+    ("status", "elsewhere", "running"),
+    ("exit", "bad", None),
+    ("device", None, "cpu"),
+    ("problems", "text", []),
+    ("loaders", [{}], []),
+    ("own_cost", {"zones": "many"}, None),
+    ("training_thread", 10**30, None),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "taken"), WRONG)
+def test_a_wrong_fact_is_noted_and_costs_nothing_else(tmp_path: Path, name: str, value: Any, taken: Any) -> None:
+    path = tmp_path / "rank00003.json"
+    path.write_text(json.dumps({"schema": "distprof.rank.v1", "rank": 3, "host": "a", name: value}))
+    values, [note] = read_facts(path, 3)
+    assert (values[name], values["host"]) == (taken, "a")
+    assert (note.file, note.place) == (path, f"$.{name}")
+    Facts.of(values)
+
+
+@pytest.mark.parametrize(
+    "block", ['{"rows": ' + "[" * 5000 + "]" * 5000 + "}", '{"x": ' + "[" * 100_000, '{"rows": [1e400]}']
+)
+def test_a_hostile_line_is_a_broken_line(zones_file: Path, block: str) -> None:
+    lines(zones_file, HEADER, {"names": {"0": ["gc", "g"]}, "anchors": [[0, BASE]], "rows": [0, 0, 5, 1]})
+    with zones_file.open("a") as file:
+        file.write(block + '\n{"rows": [0, 0, 9, 1]}\n')
+    timeline, [note] = read_zones(zones_file, 3)
+    assert timeline.zones["start"].to_list() == [BASE + 5, BASE + 9]
+    assert note.place == "line 3"
+
+
+def test_numbers_that_no_table_holds(zones_file: Path) -> None:
+    rows = [0, 2**40, 5, 1, 0, -1, 7, 1]
+    lines(
+        zones_file,
+        HEADER,
+        {"names": {"0": ["gc", "g"]}, "anchors": [[0, BASE]], "rows": rows},
+        {"rows": [0, 0, 2**63, 1]},
+        {"names": {str(10**30): ["a", "b"]}},
+    )
+    timeline, notes = read_zones(zones_file, 3)
+    assert len(timeline.zones) == 2
+    assert [note.place for note in notes] == ["line 3", "line 4"]
+
+
+def test_a_header_that_is_nested_too_deep(zones_file: Path) -> None:
+    zones_file.write_text('{"schema": ' + "[" * 100_000 + "\n")
+    with pytest.raises(RecordingError, match="the header is broken"):
+        read_zones(zones_file, 3)
+
+
+def test_a_line_that_is_too_long_is_left_out(zones_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distprof.trace.jsonlines._LONGEST_LINE", 200)
+    monkeypatch.setattr("distprof.trace.jsonlines._SKIPPED", 64)
+    block = {"names": {"0": ["gc", "g"]}, "anchors": [[0, BASE]], "rows": [0, 0, 5, 1]}
+    lines(zones_file, HEADER, block, {"rows": list(range(400))}, {"rows": [0, 0, 9, 1]})
+    timeline, [note] = read_zones(zones_file, 3)
+    assert timeline.zones["start"].to_list() == [BASE + 5, BASE + 9]
+    assert note.place == "line 3"
+    assert "longer than" in note.text
+
+
+def test_a_pipe_is_not_waited_for(zones_file: Path) -> None:
+    os.mkfifo(zones_file)
+    for read in (read_zones, read_facts):
+        with pytest.raises(RecordingError, match="it is no regular file"):
+            read(zones_file, 3)  # type: ignore[operator]

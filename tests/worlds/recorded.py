@@ -135,6 +135,10 @@ def facts_of(world: World, rank: Rank) -> dict[str, Any]:
                 "persistent_workers": False,
             }
         ],
+        "models": [],
+        "batches": [],
+        "schedule": {"wait": 5, "warmup": 2, "active": 5, "repeat": 1},
+        "boundaries": world.steps,
         "own_cost": {
             "ns_per_zone": 500.0,
             "zones": len(rank.zones),
