@@ -99,7 +99,7 @@ class Window:
 
     index: Annotated[int, doc("Number of the window within the attempt.")]
     ranks: Annotated[list[int], doc("Ranks that recorded it.")]
-    steps: Annotated[list[int], doc("Steps that lie wholly inside it on every one of these ranks.")]
+    steps: Annotated[list[int], doc("Steady steps that lie wholly inside it on every one of these ranks.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +341,12 @@ class RankLoading:
     """A rank's input pipeline."""
 
     rank: Annotated[int, doc("The rank.")]
-    wait: Annotated[float | None, doc("Time in the loader's `__next__` per steady step: the mean.")]
-    share_of_step: Annotated[float | None, doc("`wait` over the mean steady step, 0 to 1.")]
+    wait: Annotated[
+        float | None, doc("Time in the loader's `__next__` per steady step, start-up of workers apart: the mean.")
+    ]
+    share_of_step: Annotated[
+        float | None, doc("Time in loaders, start-up of workers included, over the mean steady step; 0 to 1.")
+    ]
     startup: Annotated[float | None, doc("Time in the loader's `__iter__` and its first `__next__`, whole run.")]
     num_workers: Annotated[int | None, doc("Of the loader that was waited for longest.")]
     pin_memory: Annotated[bool | None, doc("Of the same loader.")]

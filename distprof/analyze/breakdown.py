@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.parts import ENDLESS
-from distprof.analyze.steady import MS, NO_STEP, prefer, steady_steps, times_of_steps
+from distprof.analyze.steady import MS, NO_STEP, on_device, prefer, steady_steps, times_of_steps
 from distprof.analyze.waits import UNBOUND
 from distprof.result import BreakdownRow, NotObserved
 from distprof.trace import intervals
@@ -19,11 +19,12 @@ _PARTS = (
 def breakdown(inputs: Inputs) -> tuple[list[BreakdownRow], list[NotObserved]]:
     """One row per rank: from its window where it has one, else what its zones tell."""
     rows = [_row(inputs, rank) for rank in inputs.tables.ranks]
+    device = on_device(inputs.tables)
     missing: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         for part in _PARTS:
             if getattr(row, part) is None:
-                reason = _why_not(part, row, inputs.parts[row.rank].recorded)
+                reason = _why_not(part, row, inputs.parts[row.rank].recorded, device)
                 missing.setdefault((part, reason), []).append(row.rank)
     return rows, [
         NotObserved(f"breakdown.{part}", None if len(ranks) == len(rows) else ranks, reason)
@@ -31,7 +32,9 @@ def breakdown(inputs: Inputs) -> tuple[list[BreakdownRow], list[NotObserved]]:
     ]
 
 
-def _why_not(part: str, row: BreakdownRow, recorded: bool) -> str:
+def _why_not(part: str, row: BreakdownRow, recorded: bool, device: bool) -> str:
+    if device:
+        return "the breakdown of ranks that train on a device is not computed by this version"
     if part in _DEVICE_PARTS:
         return "no device trace: the ranks trained on the CPU"
     if not row.steps_used:
@@ -46,7 +49,7 @@ def _why_not(part: str, row: BreakdownRow, recorded: bool) -> str:
 def _row(inputs: Inputs, rank: int) -> BreakdownRow:
     """Means over steps in which waits are known, if there are any; what a rank's recordings don't tell is None."""
     tables, parts = inputs.tables, inputs.parts[rank]
-    in_window = bool(parts.steps)
+    in_window = bool(parts.steps) and not on_device(tables)
     numbers, bound = prefer(parts.steps if in_window else steady_steps(tables), inputs.bound)
     steps = times_of_steps(tables, rank, numbers)
     in_flight, exposed = parts.in_flight(steps), intervals.covered(parts.exposed, steps[:, 0], steps[:, 1])
@@ -60,7 +63,7 @@ def _row(inputs: Inputs, rank: int) -> BreakdownRow:
         basis="window" if in_window else "zones",
         steps_used=len(steps),
         step=mean((steps[:, 1] - steps[:, 0]).sum(), known=True),
-        data_wait=mean(data, known=True),
+        data_wait=mean(data, known=not on_device(tables)),
         h2d=None,
         compute=mean(compute, known=in_window),
         comm_wait=mean(wait, known=bound),

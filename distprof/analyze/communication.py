@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import polars as pl
+from scipy.stats import binomtest
 
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.parts import ENDLESS
@@ -17,6 +18,7 @@ from distprof.trace.intervals import Intervals, Times
 from distprof.trace.tables import Tables
 
 _KNOWN = (*SYMMETRIC, "broadcast", "reduce", "gather", "scatter", "send", "recv")
+_CHANCE = 0.01
 _CLEAR_MAJORITY = 2 / 3  # of two ranks one is the last in half of the steps anyway
 # Bus bandwidth is what each link carries: algorithm bandwidth times this factor of n ranks (as nccl-tests define it).
 _BUS_FACTOR: dict[str, Callable[[int], float]] = {
@@ -142,6 +144,7 @@ def _buckets(tables: Tables, matched: pl.DataFrame, steady: list[int]) -> list[B
             _wait().mean().alias("wait"),
             _transfer().mean().alias("transfer"),
             most_often.alias("last_rank"),
+            pl.col("members").first(),
             (pl.col("last_rank") == most_often).mean().alias("last_share"),
         )
         .sort("model", "bucket", "bytes")
@@ -150,7 +153,7 @@ def _buckets(tables: Tables, matched: pl.DataFrame, steady: list[int]) -> list[B
     rows = []
     for row in table.iter_rows(named=True):
         names = params.get(row["model"])
-        clear = row["last_share"] is not None and row["last_share"] >= _CLEAR_MAJORITY
+        clear = row["last_rank"] is not None and _more_than_chance(row["last_share"], row["count"], row["members"])
         rows.append(
             Bucket(
                 **{key: row[key] for key in ("model", "bucket", "group", "bytes", "count", "wait", "transfer")},
@@ -160,6 +163,13 @@ def _buckets(tables: Tables, matched: pl.DataFrame, steady: list[int]) -> list[B
             )
         )
     return rows
+
+
+def _more_than_chance(share: float, count: int, members: int) -> bool:
+    """Whether a rank was the last in a clear majority of `count` reductions, and more often than ranks taking turns
+    at random would make one of them."""
+    by_chance = binomtest(round(share * count), count, 1 / members, alternative="greater").pvalue
+    return bool(share >= _CLEAR_MAJORITY and by_chance < _CHANCE)
 
 
 def _missing(inputs: Inputs, section: Communication, *, bound: bool) -> list[NotObserved]:

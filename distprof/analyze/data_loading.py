@@ -19,7 +19,8 @@ STALL_SHARE = 0.1
 
 
 def data_loading(inputs: Inputs) -> tuple[DataLoading, list[NotObserved]]:
-    """Time in loaders per steady step and rank; a rank stalls if that is more than a tenth of its step."""
+    """Time in loaders per steady step and rank; a rank stalls if that, start-up of workers included, is more than a
+    tenth of its step."""
     tables = inputs.tables
     used = steady_steps(tables)
     zones = tables.zones.filter((pl.col("thread") == 0) & pl.col("kind").is_in(LOADING))
@@ -40,7 +41,7 @@ def _of_rank(tables: Tables, zones: pl.DataFrame, rank: int, used: list[int]) ->
     wait = share = None
     if zones.height and len(steps):
         wait = _per_step(waited, steps) / MS
-        share = wait * MS / float(np.diff(steps).mean())
+        share = _per_step(zones, steps) / float(np.diff(steps).mean())
     settings = _settings(tables, waited, rank, steps)
     return RankLoading(
         rank=rank,

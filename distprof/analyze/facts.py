@@ -82,7 +82,7 @@ def windows(inputs: Inputs) -> tuple[list[Window], list[NotObserved]]:
     rows = []
     for (index,), of_index in tables.windows.partition_by("window", as_dict=True, maintain_order=True).items():
         recorded = sorted(of_index["rank"].to_list())
-        steps = set.intersection(*(set(steps_in_windows(tables, rank)) for rank in recorded))
+        steps = set.intersection(*(set(steps_in_windows(tables, rank, index)) for rank in recorded))
         rows.append(Window(index=int(index), ranks=recorded, steps=sorted(steps)))
     return sorted(rows, key=lambda row: row.index), []
 

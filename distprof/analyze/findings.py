@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distprof.analyze.data_loading import STALL_SHARE
 from distprof.result import Cause, DataLoading, Finding, Steps, Straggler, Stragglers
 
 _HYPOTHESES: dict[Cause, str] = {
@@ -31,7 +32,7 @@ def findings(steps: Steps, stragglers: Stragglers, data_loading: DataLoading) ->
     slow = [row for row in data_loading.per_rank if row.wait is not None and row.rank not in blamed]
     if data_loading.verdict == "stalls" and slow:
         worst = max(slow, key=lambda row: row.share_of_step or 0.0)
-        if worst.wait is not None and worst.share_of_step is not None and worst.share_of_step > 0.1:
+        if worst.wait is not None and worst.share_of_step is not None and worst.share_of_step > STALL_SHARE:
             found.append((worst.wait, _of_loading(worst.rank, worst.wait, worst.share_of_step, worst.num_workers)))
     return [finding for _, finding in sorted(found, key=lambda pair: -pair[0])]
 

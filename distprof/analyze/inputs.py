@@ -9,6 +9,7 @@ import polars as pl
 
 from distprof.analyze.own_time import OwnTime, own_time
 from distprof.analyze.parts import RankParts, rank_parts
+from distprof.analyze.steady import on_device
 from distprof.analyze.waits import RankWaits, bound_steps, match, rank_waits
 from distprof.result import Clock
 from distprof.trace.tables import Tables
@@ -58,7 +59,7 @@ class Inputs:
 
 def prepare(tables: Tables, clock: Clock, recording: Recording | None = None) -> Inputs:
     """Compute what several analyses need."""
-    matched = match(tables, comparable=clock.verdict != "unaligned")
+    matched = match(tables, comparable=clock.verdict != "unaligned" and not on_device(tables))
     waits = {rank: rank_waits(tables, matched, rank) for rank in tables.ranks}
     return Inputs(
         tables=tables,

@@ -64,8 +64,10 @@ def _window_ratio(tables: Tables) -> float | None:
     inside, outside = [], []
     for rank in tables.ranks:
         recorded = steps_in_windows(tables, rank)
+        if not recorded or steady.issubset(recorded):
+            continue  # there is nothing on this rank to compare
         inside.append(np.diff(times_of_steps(tables, rank, recorded)))
         outside.append(np.diff(times_of_steps(tables, rank, sorted(steady.difference(recorded)))))
-    if not tables.ranks or not all(map(len, inside)) or not all(map(len, outside)):
+    if not inside:
         return None
     return float(np.median(np.concatenate(inside)) / np.median(np.concatenate(outside)))

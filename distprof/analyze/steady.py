@@ -32,10 +32,11 @@ def times_of_steps(tables: Tables, rank: int, steps: list[int]) -> Intervals:
     return pairs(rows, "start", "end")
 
 
-def steps_in_windows(tables: Tables, rank: int) -> list[int]:
-    """Steady steps of `rank` that lie wholly inside one of its Kineto windows."""
+def steps_in_windows(tables: Tables, rank: int, window: int | None = None) -> list[int]:
+    """Steady steps of `rank` that lie wholly inside one of its Kineto windows, or inside this one."""
     steps = tables.steps.filter((pl.col("rank") == rank) & pl.col("step").is_in(steady_steps(tables)))
-    windows = tables.windows.filter(pl.col("rank") == rank).select(opened="start", closed="end")
+    wanted = pl.lit(True) if window is None else pl.col("window") == window
+    windows = tables.windows.filter((pl.col("rank") == rank) & wanted).select(opened="start", closed="end")
     inside = steps.join_where(windows, pl.col("start") >= pl.col("opened"), pl.col("end") <= pl.col("closed"))
     return sorted(inside["step"].to_list())
 
@@ -44,6 +45,11 @@ def prefer(steps: list[int], known: Set[int]) -> tuple[list[int], bool]:
     """Those of `steps` that are `known`, and True; where there are none all of them, and False."""
     chosen = [step for step in steps if step in known]
     return (chosen, True) if chosen else (steps, False)
+
+
+def on_device(tables: Tables) -> bool:
+    """Whether some rank trains on a device: then when the host creates a collective says nothing of who waits."""
+    return any(facts.get("device") not in (None, "cpu") for facts in tables.facts.values())
 
 
 def samples_per_step(tables: Tables) -> float | None:

@@ -24,7 +24,7 @@ from scipy.special import stdtrit
 
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.own_time import HOST, OwnTime
-from distprof.analyze.steady import FEWEST_STEPS, MS, prefer, times_of_steps
+from distprof.analyze.steady import FEWEST_STEPS, MS, on_device, prefer, times_of_steps
 from distprof.analyze.waits import UNBOUND, waits_for
 from distprof.result import Cause, NotObserved, Straggler, Stragglers
 from distprof.trace import intervals
@@ -74,10 +74,12 @@ def stragglers(inputs: Inputs) -> tuple[Stragglers, list[NotObserved]]:
     named.sort(key=lambda index: -medians[index])
     rows = [_describe(inputs, delays, roles, index, noise) for index in named]
     ms = noise / MS
+    missing = sorted(set(range(tables.world_size)) - set(own.ranks))
     if rows:
         why = f"own time per step exceeds the peers' by more than {ms:.1f} ms in most of {len(own.steps)} steps"
-        return _section("straggler", why, own, noise=ms, rows=rows), _missing(rows)
-    missing = sorted(set(range(tables.world_size)) - set(own.ranks))
+        if missing:
+            why += f"; {_ranks(missing)} left no recording of steps and may be another"
+        return _section("straggler", why, own, noise=ms, rows=rows), [*_missing(rows), _UNSEEN]
     if missing:
         why = f"{_ranks(missing)} left no recording of steps and may be who the others waited for"
         return _section("undecided", why, own, noise=ms), []
@@ -86,7 +88,14 @@ def stragglers(inputs: Inputs) -> tuple[Stragglers, list[NotObserved]]:
         why = f"{_ranks(alone)} had other collectives than all others, so that there is nobody to compare with"
         return _section("undecided", why, own, noise=ms), []
     why = f"no rank's own time per step exceeds its peers' by more than {ms:.1f} ms in {len(own.steps)} steps"
-    return _section("none", why, own, noise=ms), []
+    return _section("none", why, own, noise=ms), [_UNSEEN]
+
+
+_UNSEEN = NotObserved(
+    "stragglers.ranks.pattern",
+    None,
+    "delays in fewer than most steps, or of ranks taking turns, are not looked for yet",
+)
 
 
 def _missing(rows: list[Straggler]) -> list[NotObserved]:
@@ -105,6 +114,8 @@ def _why_undecided(inputs: Inputs) -> str | None:
         return "no step boundary was found"
     if len(own.steps) < FEWEST_STEPS:
         return f"too few steps: {len(own.steps)} steady on all ranks, and {FEWEST_STEPS} are needed"
+    if on_device(tables):
+        return "the ranks train on a device, and the host's times do not tell who was waited for"
     if tables.world_size > 1 and inputs.clock.verdict == "unaligned":
         return "the ranks' clocks are not aligned"
     if tables.world_size > 1 and not _binding(inputs).height:

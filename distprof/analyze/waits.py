@@ -13,17 +13,21 @@ import polars as pl
 
 from distprof.analyze.broadcasts import needed_in_broadcast
 from distprof.analyze.steady import pairs
-from distprof.trace import intervals
+from distprof.trace import intervals, kinds
 from distprof.trace.intervals import Intervals, Times
 from distprof.trace.tables import Tables
 
 # Kinds in which every end comes after every start.
-SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+# The flight recorder does not tell the splits of an all-to-all, and where they are not known it binds nobody.
+SYMMETRIC = tuple(kind for kind in kinds.SYMMETRIC if kind != "all_to_all")
 _ONE = ["group", "seq", "kind"]  # what the members' parts of one collective have in common
 # Of what `match` returns, DDP's broadcasts of its buffers: they block where they are created.
 IN_FORWARD = pl.col("binds") & (pl.col("kind") == "broadcast")
 
-UNBOUND = "who waited for whom is not known: not all members' recordings hold these collectives, on one clock"
+UNBOUND = (
+    "who waited for whom is not known: it takes collectives of ranks that train on the CPU, in the recordings of all "
+    "members, on one clock"
+)
 
 
 @dataclass(frozen=True, slots=True)

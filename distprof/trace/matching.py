@@ -51,6 +51,10 @@ _TOLERANCE = 20_000
 # With fewer pairs than this, a shift is no explanation of the sequences.
 _MOST_AGREE = 0.8
 
+# Of fewer than this, almost any shift makes the ends agree.
+_FEWEST = 3
+
+_Clocks = dict[tuple[int, int], int]  # (rank, other rank) -> ns that the one's clock is ahead
 Floats = npt.NDArray[np.float64]
 
 
@@ -87,9 +91,11 @@ def with_sequence_numbers(occurrences: pl.DataFrame) -> pl.DataFrame:
     for (group,), of_group in unnumbered.partition_by("group", as_dict=True, maintain_order=True).items():
         times: dict[tuple[int, int], int] = {}
         ids: dict[int, tuple[int, int]] = {}
-        keys = of_group.partition_by("window", "family", maintain_order=True)
+        # The long sequences come first: what they tell of the clocks holds for the short ones.
+        keys = sorted(of_group.partition_by("window", "family", maintain_order=True), key=len, reverse=True)
+        clocks: _Clocks = {}
         for key, of_key in enumerate(keys):
-            for row, (number, time) in _match(of_key).items():
+            for row, (number, time) in _match(of_key, clocks).items():
                 ids[row] = (key, number)
                 times[key, number] = min(time, times.get((key, number), time))
         order = {one: place for place, one in enumerate(sorted(times, key=lambda one: (times[one], one)))}
@@ -152,21 +158,34 @@ def compare(own: pl.DataFrame, other: pl.DataFrame) -> Likeness:
     return Likeness(apart, least, most)
 
 
-def _match(table: pl.DataFrame) -> dict[int, tuple[int, int]]:
-    """Number one group's and family's collectives: row -> number, the same on all ranks, and a time for its order."""
+def _match(table: pl.DataFrame, clocks: _Clocks) -> dict[int, tuple[int, int]]:
+    """Number one group's and family's collectives: row -> number, the same on all ranks, and a time for its order.
+
+    What is known of `clocks` serves, and what is found is added.
+    """
     kinds = {kind: number for number, kind in enumerate(table["kind"].unique().sort())}
-    ranks = [_sequence(of_rank, kinds) for of_rank in table.partition_by("rank", maintain_order=True)]
-    reference = max(ranks, key=len)
+    ranks = {
+        rank: _sequence(of_rank, kinds)
+        for (rank,), of_rank in table.partition_by("rank", as_dict=True, maintain_order=True).items()
+    }
+    first = max(ranks, key=lambda rank: len(ranks[rank]))
+    reference = ranks[first]
     found: dict[int, tuple[int, int]] = {
         row: (number, time)
         for number, (row, time) in enumerate(zip(reference.rows.tolist(), reference.end.tolist(), strict=True))
     }
     # Numbers that no other rank can have.
-    alone = max(map(len, ranks)) * 4 + _FURTHEST
-    for own in ranks:
-        if own is reference:
+    alone = len(reference) * 4 + _FURTHEST
+    for rank, own in ranks.items():
+        if rank == first:
             continue
-        places, offset = _align(own, reference)
+        known = _ahead(clocks, rank, first)
+        if known is not None and min(len(own), len(reference)) < _FEWEST:
+            places, offset = _nearest(own, reference, known, 0.0), known
+        else:
+            places, offset = _align(own, reference)
+            clocks.setdefault((rank, first), offset)
+            clocks.setdefault((first, rank), -offset)
         for index, row in enumerate(own.rows.tolist()):
             number = int(places[index])
             if number == _NOWHERE:
@@ -174,6 +193,18 @@ def _match(table: pl.DataFrame) -> dict[int, tuple[int, int]]:
                 number = alone
             found[row] = (number, int(own.end[index]) - offset)
     return found
+
+
+def _ahead(clocks: _Clocks, rank: int, other: int) -> int | None:
+    """What is known of how far a rank's clock is ahead of another's, be it by way of a third."""
+    if (rank, other) in clocks:
+        return clocks[rank, other]
+    ways = (
+        ahead + clocks[third, other]
+        for (one, third), ahead in clocks.items()
+        if one == rank and (third, other) in clocks
+    )
+    return next(ways, None)
 
 
 _NOWHERE = np.iinfo(np.int64).min

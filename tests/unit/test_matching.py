@@ -172,6 +172,19 @@ def test_a_collective_of_some_ranks_is_not_paired_by_position() -> None:
     assert sorted(sizes) == [2] * 20 + [3] * 20
 
 
+def test_other_collectives_tell_the_clocks_of_a_kind_that_is_rare() -> None:
+    """Each rank recorded the one all-gather that the other one's window lacks."""
+    common: list[Call] = [
+        (at, at + 300 * US, "all_reduce", 4096, -1, -1) for at in range(13_000_000, 40_000_000, 4_000_000)
+    ]
+    ranks = {
+        0: [(11_000_000, 11_050_000, "all_gather", None, -1, -1), *common],
+        1: [*common, (48_000_000, 48_050_000, "all_gather", None, -1, -1)],
+    }
+    sizes = sorted(len(calls) for calls in partners(with_sequence_numbers(table(ranks))))
+    assert sizes == [1, 1] + [2] * len(common)
+
+
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[dict[int, list[Call]], int]:
     """Ranks that recorded different pieces of one sequence, on clocks that differ a little."""

@@ -94,10 +94,12 @@ def test_collectives_are_matched_so_that_their_ends_agree(
 
 
 @pytest.mark.parametrize(
-    ("name", "rank", "last", "clearly", "of"),
-    [("dlrm8", 7, 5, 4, 8), ("torchrec4-straggler", 2, 12, 12, 12)],
+    ("name", "rank", "counts"),
+    [("dlrm8", 7, (5, 4, 8)), ("torchrec4-straggler", 2, (12, 12, 12))],
 )
-def test_who_was_the_last_to_arrive(shared: Path, name: str, rank: int, last: int, clearly: int, of: int) -> None:
+def test_who_was_the_last_to_arrive(shared: Path, name: str, rank: int, counts: tuple[int, int, int]) -> None:
+    """Counts are: last, last by more than the clocks' error, collectives."""
+    last, clearly, of = counts
     run, result = job(shared / "traces" / name)
     for tables in (run.tables, shifted(run.tables, offsets_ns(result.clock))):
         bound = arrivals(tables).drop_nulls("last_arrived").unique(["group", "seq", "kind"])
