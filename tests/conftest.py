@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -18,8 +19,12 @@ def shared() -> Path:
     """
     folder = Path(os.environ.get("DISTPROF_SHARED") or ROOT.parent / "shared").resolve()
     if not (folder / "cases").is_dir():
-        absent = f"no shared inputs: {folder / 'cases'} is not a folder; set DISTPROF_SHARED"
-        if os.environ.get("CI") == "true":
-            pytest.fail(absent)
-        pytest.skip(absent)
+        skip_but_in_ci(f"no shared inputs: {folder / 'cases'} is not a folder; set DISTPROF_SHARED")
     return folder
+
+
+def skip_but_in_ci(reason: str) -> NoReturn:
+    """Skip a test that this machine cannot run; where CI is `true` it fails."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)

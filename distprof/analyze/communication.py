@@ -25,7 +25,6 @@ _BUS_FACTOR: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: float(n - 1),
     "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
     "broadcast": lambda n: 1.0,
 }
 _NO_WINDOW = (

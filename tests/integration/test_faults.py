@@ -13,6 +13,7 @@ import pytest
 
 from distprof.pipeline import build
 from distprof.run.config import Schedule
+from tests.conftest import skip_but_in_ci
 from tests.ranks import Captured, capture, run_in
 
 TRAINING = """
@@ -40,7 +41,7 @@ def train(tmp_path: Path, at_step: str = "pass", config: dict[str, object] | Non
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 100 kB."""
     if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
+        skip_but_in_ci("mounting a small file system needs root")
     folder = tmp_path / "disk"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(folder)], check=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import distprof
-from tests.conftest import ROOT
+from tests.conftest import ROOT, skip_but_in_ci
 from tests.launches import EXAMPLES, launch
 
 # HolisticTraceAnalysis brings some eighty packages with it, so it has an environment of its own:
@@ -27,8 +27,9 @@ print(json.dumps({rank: len(traces.get_trace(rank)) for rank in traces.traces}))
 
 
 @pytest.mark.launch
-@pytest.mark.skipif(not PEERS.exists(), reason=f"no environment with HolisticTraceAnalysis at {PEERS.parent.parent}")
 def test_holistic_trace_analysis_loads_what_a_launch_wrote(tmp_path: Path) -> None:
+    if not PEERS.exists():
+        skip_but_in_ci(f"no environment with HolisticTraceAnalysis at {PEERS.parent.parent}; `make test` makes it")
     run_dir = tmp_path / "run"
     launched = launch(run_dir, "--standalone", "--nproc", "2", str(EXAMPLES / "slow_loader.py"))
     assert launched.returncode == 0, launched.stderr

@@ -216,7 +216,9 @@ def test_a_culprit_is_named_though_another_rank_left_nothing() -> None:
     assert {(what.what, tuple(what.ranks or ())) for what in missing} == {
         ("stragglers.ranks.saved_if_fixed", (2,)),
         ("stragglers.ranks.imposed_wait", (2,)),
+        ("stragglers.ranks.pattern", ()),
     }
+    assert "rank 0 left no recording of steps and may be another" in section.why
 
 
 def test_a_rank_that_recorded_no_step_is_as_good_as_missing() -> None:
