@@ -35,15 +35,15 @@ def install() -> None:
     Optimizer.profile_hook_step = staticmethod(_wrapped_profile_hook_step(Optimizer.profile_hook_step))  # type: ignore[method-assign]
     _wrap(torch.amp.grad_scaler.GradScaler, "step", _scaler_step)
     gc.callbacks.append(_Collections())
-    _wrap(torch, "save", _checkpoint)
+    _wrap(torch, "save", _timed("checkpoint", "torch.save"))
     if torch.distributed.is_available():
         from torch.distributed import distributed_c10d as c10d
         from torch.nn.parallel import DistributedDataParallel
 
         _wrap(DistributedDataParallel, "__init__", _ddp_init)
         _wrap(DistributedDataParallel, "__call__", _model_call)
-        _wrap(torch._C._distributed_c10d.Work, "wait", _blocking("Work.wait"))
-        _wrap(torch.distributed, "_broadcast_coalesced", _blocking("broadcast of buffers"))  # DDP's, in forward
+        _wrap(torch._C._distributed_c10d.Work, "wait", _timed("wait", "Work.wait"))
+        _wrap(torch.distributed, "_broadcast_coalesced", _timed("wait", "broadcast of buffers"))  # DDP's, in forward
         for name, make in (
             ("init_process_group", _init_process_group),
             ("destroy_process_group", _destroy_process_group),
@@ -275,25 +275,11 @@ def _step_zone(optimizer: Any, function: Function, args: Any, kwargs: Any) -> An
     return result
 
 
-def _checkpoint(original: Function) -> Function:
-    def save(*args: Any, **kwargs: Any) -> Any:
-        recorder = process.recorder_if_claimed()
-        if recorder is None:
-            return original(*args, **kwargs)
-        start = now()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            recorder.add(recorder.zone("checkpoint", "torch.save"), start, now())
-
-    return save
-
-
-def _blocking(name: str) -> Callable[[Function], Function]:
-    """Time a function that does nothing but wait for collectives."""
+def _timed(kind: str, name: str) -> Callable[[Function], Function]:
+    """A zone around each call of a function, on whatever thread."""
 
     def make(original: Function) -> Function:
-        def wait(*args: Any, **kwargs: Any) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> Any:
             recorder = process.recorder(training=False)
             if recorder is None:
                 return original(*args, **kwargs)
@@ -301,9 +287,9 @@ def _blocking(name: str) -> Callable[[Function], Function]:
             try:
                 return original(*args, **kwargs)
             finally:
-                recorder.add(recorder.zone("wait", name), start, now())
+                recorder.add(recorder.zone(kind, name), start, now())
 
-        return wait
+        return timed
 
     return make
 
