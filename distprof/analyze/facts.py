@@ -50,6 +50,9 @@ def _never_opened(tables: Tables) -> list[NotObserved]:
 def _row(inputs: Inputs, rank: int) -> RankRow:
     tables, recording = inputs.tables, inputs.recording
     facts, failure = tables.facts.get(rank), recording.failures.get(rank)
+    if facts is None and rank in tables.ranks:
+        why = failure or "its facts are lost or cannot be read; what else it recorded is used"
+        return RankRow(rank=rank, host=None, device=None, status="partial", reason=why)
     if facts is None:
         reasons = (failure, recording.absent.get(rank))
         why = "; ".join(reason for reason in reasons if reason is not None)

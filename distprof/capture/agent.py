@@ -6,6 +6,7 @@ part is left off.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import sys
@@ -25,6 +26,7 @@ from distprof.capture.collectives import FlightRecorder, process_groups
 from distprof.capture.conditions import Batches, ddp_buckets, ddp_facts, loader_facts, model_facts
 from distprof.capture.device_time import device_timer
 from distprof.capture.facts import Facts
+from distprof.capture.guard import is_the_scripts
 from distprof.capture.other_profilers import OtherProfilers
 from distprof.capture.window import Window
 from distprof.capture.zones import SCHEMA as ZONES_SCHEMA
@@ -42,6 +44,7 @@ _STALLED_NS = 10_000_000_000
 _WORTH_A_ZONE_NS = 50_000
 _PLAIN_MODULES_AFTER_NS = 1_000_000_000
 _PATIENCE_S = 5.0
+_MOST_NOTED = 100
 _TAKES_OVER = 4
 _BOUNDARY_ORDER = ("backward", "optimizer", "user")
 
@@ -86,6 +89,7 @@ class Agent:
         self._batches: Batches | None = Batches()
         self.facts.set(batches=self._batches.facts)
         self._ddp: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+        self._loaders: set[str] = set()
         self._models: set[tuple[str, bool]] = set()
         self._watch_plain_modules: Callable[[], None] | None = watch_plain_modules
         self._boundary = ("", "")
@@ -112,7 +116,8 @@ class Agent:
             hook(kind, error, traceback)
 
         sys.excepthook = excepthook
-        threading.Thread(target=self._write_in_background, name="distprof-writer", daemon=True).start()
+        # Not one of `threading.enumerate()`: a script that joins all threads would wait for it for ever.
+        _thread.start_new_thread(self._write_in_background, ())
         self._window_does(lambda window: window.at_boundary(0))
 
     def before_fork(self) -> None:
@@ -147,7 +152,9 @@ class Agent:
         zones = self.zones
         if zones is None:
             return
-        zones.pulse = None
+        if zones.pulse is not None:
+            zones.pulse = None
+            self.facts.set(training_thread=threading.get_native_id())
         if zones.device is not None:
             zones.device.collect()
             if zones.device.failure is not None:
@@ -199,8 +206,11 @@ class Agent:
         try:
             done = what(window)
         except Exception as error:
-            self.problem("recording a Kineto window", error)
             self._window = None
+            window.discard()
+            if is_the_scripts(error):
+                raise
+            self.problem("recording a Kineto window", error)
             done = "window"
         if done is not None:
             self.facts.set(windows=window.facts)
@@ -221,15 +231,18 @@ class Agent:
                     row.update(ddp_buckets(model))
             self.facts.set()
         except Exception as error:
-            self.problem("reading the flight recorder", error)
             self._collectives = None
+            if is_the_scripts(error):
+                raise
+            self.problem("reading the flight recorder", error)
         finally:
             self._draining.release()
         return True
 
     def saw_loader(self, name: str, loader: Any) -> None:
-        """Note a data loader's settings, once."""
-        if all(row["name"] != name for row in self.facts.values["loaders"]):
+        """Note a data loader's settings, once; of the first many."""
+        if name not in self._loaders and len(self._loaders) < _MOST_NOTED:
+            self._loaders.add(name)
             self.facts.add("loaders", loader_facts(name, loader))
 
     def saw_batch(self, batch: Any, moment: int) -> None:
@@ -243,8 +256,8 @@ class Agent:
             self.zones.add_batch(moment, samples, elements)
 
     def saw_model(self, name: str, model: Any) -> None:
-        """Note a model's state at its first forward in each mode."""
-        if (name, model.training) not in self._models:
+        """Note a model's state at its first forward in each mode; of the first many."""
+        if (name, model.training) not in self._models and len(self._models) < _MOST_NOTED:
             self._models.add((name, model.training))
             self.facts.add("models", model_facts(name, model))
 

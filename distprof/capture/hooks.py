@@ -35,7 +35,8 @@ def install() -> None:
     Optimizer.profile_hook_step = staticmethod(_wrapped_profile_hook_step(Optimizer.profile_hook_step))  # type: ignore[method-assign]
     _wrap(torch.amp.grad_scaler.GradScaler, "step", _scaler_step)
     gc.callbacks.append(_Collections())
-    _wrap(torch, "save", _timed("checkpoint", "torch.save"))
+    _wrap(torch.serialization, "save", _timed("checkpoint", "torch.save"))
+    torch.save = torch.serialization.save  # the same object in both places, or it could not be pickled
     if torch.distributed.is_available():
         from torch.distributed import distributed_c10d as c10d
         from torch.nn.parallel import DistributedDataParallel
@@ -88,7 +89,7 @@ class _Outermost:
 
     def skips(self, recorder: ZoneRecorder | None) -> bool:
         """Whether a call is not the outermost one, or not to be recorded at all."""
-        return recorder is None or self.inside or threading.get_ident() != recorder.training_thread
+        return recorder is None or self.inside or not recorder.trains_here()
 
 
 Value = TypeVar("Value")

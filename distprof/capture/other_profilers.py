@@ -14,6 +14,8 @@ from typing import Any
 
 from torch.autograd import profiler as torch_profiler
 
+from distprof.capture.guard import is_the_scripts
+
 
 class OtherProfilers:
     """Watches for profilers that are not ours, from the import of torch on.
@@ -54,6 +56,8 @@ class OtherProfilers:
                     try:
                         self.make_way(threading.get_ident())
                     except Exception as error:
+                        if is_the_scripts(error):
+                            raise
                         self._report("closing the window for the script's profiler", error)
             return original(*args, **kwargs)
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from distprof.capture.agent import Agent
+from distprof.capture.guard import is_the_scripts
 from distprof.capture.other_profilers import OtherProfilers
 from distprof.capture.zones import ZoneRecorder
 from distprof.run.config import OWNER_VARIABLE, CaptureConfig
@@ -24,7 +25,7 @@ from distprof.run.identity import IdentityError, read_identity
 
 
 class Process:
-    """This process, as the hooks see it. None of its methods raises.
+    """This process, as the hooks see it. Its methods raise nothing but what the script's own signal handlers do.
 
     Attributes:
         optimizer_exists: the script has made one.
@@ -77,6 +78,8 @@ class Process:
                 agent.start()
                 self._agent = agent
             except Exception as error:
+                if is_the_scripts(error):
+                    raise
                 print(f"distprof: this process is not profiled: {type(error).__name__}: {error}", file=sys.stderr)
 
     def _before_fork(self) -> None:
@@ -105,7 +108,7 @@ class Process:
         Where there is an optimizer, its steps are waited for and backward passes are none.
         """
         recorder = self.recorder_if_claimed()
-        if recorder is None or threading.get_ident() != recorder.training_thread:
+        if recorder is None or not recorder.trains_here():
             return
         if kind != "backward" or not self.optimizer_exists:
             self.tell(Agent.boundary, kind, name)
@@ -117,6 +120,8 @@ class Process:
             try:
                 what(agent, *arguments)
             except Exception as error:
+                if is_the_scripts(error):
+                    raise
                 agent.problem(what.__name__.replace("_", " "), error)
 
 

@@ -96,12 +96,20 @@ class Window:
     def start_anew(self) -> None:
         """Better marks of steps appeared, and their count starts anew: forget what the others had begun."""
         self._most_steps = _NEVER
-        if self._profiler is not None:
+        if self.discard() and not self._probing:
+            self.facts.pop()
+        self._probing = False
+
+    def discard(self) -> bool:
+        """Stop recording and forget what was recorded; whether there was something. A profiler that is left running
+        crashes the process at its end."""
+        if self._profiler is None:
+            return False
+        if threading.get_ident() == self._thread:
             self._stop()
-            if self._probing:
-                self._probing = False
-            else:
-                self.facts.pop()
+        else:
+            self._give_up("given up: it was recorded on another thread")
+        return True
 
     def by_time(self, waited: int) -> str | None:
         """Open and close a window without step boundaries; `waited` ns have passed since the start."""

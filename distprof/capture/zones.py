@@ -51,6 +51,19 @@ class ZoneRecorder:
         self._flushing = threading.Lock()
         self._naming = threading.Lock()
 
+    def trains_here(self) -> bool:
+        """Whether the calling thread is the one that trains. Until the first step boundary, whoever trains becomes it:
+        the rank may have been claimed by a thread that only set things up."""
+        identity = threading.get_ident()
+        if identity == self.training_thread:
+            return True
+        if self.pulse is None:
+            return False
+        self._threads[self.training_thread] = len(self._threads)
+        self._threads[identity] = 0
+        self.training_thread = identity
+        return True
+
     def zone(self, kind: str, name: str) -> int:
         """The id of a zone, made at its first use. A script that makes up ever new names shares one in the end."""
         key = (kind, name)

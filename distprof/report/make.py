@@ -44,11 +44,10 @@ def show_report(run: Run, console: Console | None = None) -> None:
     """
     console = console or Console()
     result = build(run)
+    # Written before anything is printed: whoever reads the terminal may go away in the middle of it.
+    lines = [] if run.manifest is None else ["", *_write_faces(run, result, run.directory)]
     render(result, console)
-    if run.manifest is None:
-        return
-    console.print()
-    for line in _write_faces(run, result, run.directory):
+    for line in lines:
         console.print(Text(clean(line)), soft_wrap=True)
 
 

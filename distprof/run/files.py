@@ -118,14 +118,21 @@ class Stream:
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = self._identity()
         self.append(header)
+
+    def _identity(self) -> tuple[int, int]:
+        status = os.fstat(self._descriptor)
+        return status.st_dev, status.st_ino
 
     def append(self, block: dict[str, Any]) -> None:
         """Append one block.
 
         Raises:
-            OSError: the disk is full, or the file system went away.
+            OSError: the disk is full, the file system went away, or the process closed our descriptor.
         """
+        if self._identity() != self._file:  # closed by a sweep over all descriptors, and now another file's
+            raise OSError(errno.EBADF, "its descriptor was closed by the process")
         data = _encode(block) + b"\n"
         while data:
             data = data[os.write(self._descriptor, data) :]

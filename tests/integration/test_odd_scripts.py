@@ -160,3 +160,86 @@ dist.destroy_process_group()
     assert done.facts["own_cost"]["lost_collectives"] == 0  # type: ignore[index]
     assert done.run.tables.collectives.height == 600
     assert json.dumps(done.run.notes, default=str) == "[]"
+
+
+def test_what_a_signal_handler_raises_inside_our_code_reaches_the_script(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+import signal
+from distprof.capture.window import Window
+class Preempted(Exception): pass
+def handler(number, frame): raise Preempted
+signal.signal(signal.SIGUSR1, handler)
+close = Window.close
+def close_in_a_storm(self, reason):  # the signal comes in the middle of an export
+    if reason is None: os.kill(os.getpid(), signal.SIGUSR1)
+    return close(self, reason)
+Window.close = close_in_a_storm
+from torch.utils.data import DataLoader
+try:
+    train(torch.optim.SGD(model.parameters(), lr=0.1), 80)
+except Preempted:
+    print("preempted")
+""",
+    )
+    assert done.stdout == "preempted\n"
+
+
+def test_files_of_the_script_get_nothing_of_ours_after_a_sweep_over_descriptors(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train(optimizer, 2)
+os.closerange(3, 256)
+files = [open(f"{sys.argv[0]}.{number}", "w+") for number in range(12)]
+for file in files: print("mine", file=file, flush=True)
+for _ in range(4):
+    train(optimizer, 1); time.sleep(0.5)
+print({open(file.name).read() for file in files})
+""",
+    )
+    assert done.stdout == "{'mine\\n'}\n"
+    assert "its descriptor was closed" in done.stderr
+
+
+def test_all_threads_can_be_joined_and_save_can_be_pickled(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+import pickle
+train(torch.optim.SGD(model.parameters(), lr=0.1), 3)
+for thread in threading.enumerate():
+    if thread is not threading.main_thread(): thread.join()
+assert pickle.loads(pickle.dumps(torch.save)) is torch.save
+""",
+    )
+    assert done.run.tables.steps.height == 3
+
+
+def test_the_thread_that_trains_is_recorded_though_another_one_claimed_the_rank(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+loader = DataLoader(TensorDataset(torch.randn(8, 8)), batch_size=4)
+list(loader)  # the main thread claims
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+thread = threading.Thread(target=train, args=(optimizer, 8)); thread.start(); thread.join()
+""",
+    )
+    tables = done.run.tables
+    assert (tables.step_source, tables.steps.height) == ("optimizer", 8)
+    assert tables.zones.filter(kind="backward", thread=0).height == 8
+
+
+def test_ever_new_loaders_and_models_cost_no_more_than_the_first(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+for _ in range(300):
+    model = nn.Linear(8, 4)
+    train(torch.optim.SGD(model.parameters(), lr=0.1), 1, DataLoader(TensorDataset(torch.randn(4, 8)), batch_size=4))
+""",
+    )
+    assert len(done.facts["loaders"]) == len(done.facts["models"]) == 100  # type: ignore[arg-type]
