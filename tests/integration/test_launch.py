@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,35 @@ def test_a_failing_rank_keeps_the_exit_code_and_the_recordings(tmp_path: Path, s
     assert "after rank 1 had failed" in report["ranks"][0]["reason"]
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert manifest["ended"]["failures"]["1"]["exit_code"] == 1
+
+
+def test_two_launches_side_by_side(tmp_path: Path) -> None:
+    script = str(ROOT / "tests" / "scripts" / "parameters.py")
+    command = [
+        sys.executable,
+        "-m",
+        "distprof",
+        "launch",
+        "--no-report",
+        "--standalone",
+        "--nproc",
+        "1",
+        script,
+        "plain",
+    ]
+    both = [
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for _ in range(2)
+    ]
+    printed = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert printed[0] == printed[1]
+    runs = sorted((tmp_path / "distprof-runs").iterdir())
+    assert len(runs) == 2
+    for run in runs:
+        tables = distprof.load(run).tables
+        assert tables.steps.height == 24
+        assert tables.facts[0]["problems"] == []
 
 
 def test_a_run_directory_in_use_is_refused(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_a_loop_without_steps_gets_a_window_by_time(tmp_path: Path) -> None:
 def test_micro_steps_and_nesting(tmp_path: Path) -> None:
     tables = run_loop(tmp_path, "accumulation").run.tables
     assert tables.steps["backwards"].to_list() == [3, 3, 3, 3]
-    assert tables.zones.filter(kind="forward").height >= 11  # a plain module's first forward may be missed
+    assert tables.zones.filter(kind="forward").height == 9  # a plain module is watched from the second step on
 
 
 def test_a_closure_nests_forward_and_backward_in_the_optimizer(tmp_path: Path) -> None:
