@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import polars as pl
 from scipy.stats import binomtest
 
+from distprof.analyze.bandwidth import bandwidths
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.parts import ENDLESS
 from distprof.analyze.steady import MS, NO_STEP, prefer, steady_steps, times_of_steps
@@ -20,13 +19,6 @@ from distprof.trace.tables import Tables
 _KNOWN = (*SYMMETRIC, "broadcast", "reduce", "gather", "scatter", "send", "recv")
 _CHANCE = 0.01
 _CLEAR_MAJORITY = 2 / 3  # of two ranks one is the last in half of the steps anyway
-# Bus bandwidth is what each link carries: algorithm bandwidth times this factor of n ranks (as nccl-tests define it).
-_BUS_FACTOR: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: float(n - 1),
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1.0,
-}
 _NO_WINDOW = (
     "ends of collectives are seen in a Kineto window only, and the ranks have no steady step inside one in common"
 )
@@ -116,8 +108,7 @@ def _by_kind(matched: pl.DataFrame, steady: list[int]) -> list[CollectiveKind]:
     rows = []
     for row in table.iter_rows(named=True):
         transfer, size = row["transfer"], row["bytes"]
-        algbw = size / (transfer * 1e6) if transfer and size else None
-        factor = _BUS_FACTOR.get(row["kind"])
+        algbw, busbw = bandwidths(row["kind"], row["members"], size, transfer)
         rows.append(
             CollectiveKind(
                 kind=row["kind"],
@@ -127,7 +118,7 @@ def _by_kind(matched: pl.DataFrame, steady: list[int]) -> list[CollectiveKind]:
                 wait=row["wait"],
                 transfer=transfer,
                 algbw_gbps=algbw,
-                busbw_gbps=algbw * factor(row["members"]) if algbw is not None and factor else None,
+                busbw_gbps=busbw,
             )
         )
     return rows

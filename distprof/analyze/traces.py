@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.analyze.arrivals import arrivals
+from distprof.analyze.bandwidth import bandwidths
 from distprof.analyze.data_loading import STALL_SHARE
 from distprof.analyze.findings import findings
 from distprof.analyze.inputs import Inputs, Recording, prepare
@@ -34,14 +34,6 @@ from distprof.trace.intervals import Intervals
 from distprof.trace.kinds import SYMMETRIC
 from distprof.trace.tables import STEPS, Tables, empty
 
-# Bus bandwidth is what each link carries: algorithm bandwidth times this factor of n ranks (as nccl-tests define it).
-_BUS_FACTOR: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: float(n - 1),
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1.0,
-}
 _KNOWN = (*SYMMETRIC, "broadcast", "reduce", "gather", "scatter")
 _LEAST_LATE_NS = 20_000  # what rounded times and scheduling explain is no lateness
 _NO_ZONES = "traces alone hold no zones: when the training thread was blocked is not known"
@@ -218,8 +210,7 @@ def _by_kind(calls: pl.DataFrame, *, comparable: bool) -> list[CollectiveKind]:
     rows = []
     for kind, group, size, count, members, waited, moved in table.iter_rows():
         transferred = moved if comparable else None
-        algbw = size / (transferred * 1e6) if transferred and size else None
-        factor = _BUS_FACTOR.get(kind)
+        algbw, busbw = bandwidths(kind, members, size, transferred)
         rows.append(
             CollectiveKind(
                 kind=kind,
@@ -229,7 +220,7 @@ def _by_kind(calls: pl.DataFrame, *, comparable: bool) -> list[CollectiveKind]:
                 wait=waited if comparable else None,
                 transfer=transferred,
                 algbw_gbps=algbw,
-                busbw_gbps=algbw * factor(members) if algbw is not None and factor else None,
+                busbw_gbps=busbw,
             )
         )
     return rows
