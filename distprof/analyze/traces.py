@@ -32,6 +32,7 @@ from distprof.result import (
 from distprof.trace import intervals
 from distprof.trace.intervals import Intervals
 from distprof.trace.kinds import SYMMETRIC
+from distprof.trace.lanes import NOT_NAMED
 from distprof.trace.tables import STEPS, Tables, empty
 
 _KNOWN = (*SYMMETRIC, "broadcast", "reduce", "gather", "scatter")
@@ -79,9 +80,21 @@ def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[s
             *no_loading,
             *(NotObserved(what, None, reason) for what, reason in alone.items()),
             *unseen,
+            *_inferred_groups(tables),
             *kept,
         ],
     }
+
+
+def _inferred_groups(tables: Tables) -> list[NotObserved]:
+    inferred = [group.name for group in tables.groups if group.name.startswith(NOT_NAMED)]
+    if len(inferred) < 2:
+        return []
+    reason = (
+        f"the traces name no process groups: {len(inferred)} were told apart by the timing of their collectives, and "
+        "on a busy machine one may fall into several"
+    )
+    return [NotObserved("groups", None, reason)]
 
 
 def _data_loading(tables: Tables) -> tuple[DataLoading, list[NotObserved]]:
