@@ -7,7 +7,7 @@ a group of one rank: nobody waits in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -18,12 +18,18 @@ from distprof.trace.matching import Likeness, compare
 
 NOT_NAMED = "not named"
 # Lanes are one group's if their score is as high: the share of collectives that are partners, less up to `_WORST` for
-# ends that are apart by `_FAR_NS` or more.
-_LEAST = 0.6
+# ends that are far apart, and `_AGAINST` times the share of those that would have been over on one rank before they
+# began on the other. A busy machine spreads ends, and more so those of other lanes; it puts no end before a start.
+_LEAST = 0.75
 _WORST = 0.3
-_FAR_NS = 2_000_000
-# What clocks of one host and rounded times may differ by.
-_ERROR_NS = 20_000
+_AGAINST = 3
+_FAR_NS = 5_000_000
+_FAR = 10  # or so many times the spread of the lanes that fit best
+# Lanes that have so much of the shorter one in common tell the clocks' difference, the better the closer the ends.
+_MOST = 0.75
+_JITTER_NS = 100_000  # ends of any lane are apart by so much
+# A lane must fit those of so many members of a group: what overlaps with one of them by chance does not with all.
+_WITNESSES = 4
 # Two ranks' windows may be cut so differently.
 _SLACK_NS = 1_000_000
 
@@ -51,8 +57,7 @@ def with_groups_of_lanes(
         ranks.setdefault(rank, {})[lane] = own
     found: list[dict[int, int]] = []  # rank -> lane, for each group
     for rank, lanes in sorted(ranks.items(), key=lambda item: -len(item[1])):
-        others = [next(iter(group.items())) for group in found]
-        partners = _assign(lanes, [ranks[other][lane] for other, lane in others])
+        partners = _assign(lanes, found, ranks)
         for lane in lanes:
             if lane in partners:
                 found[partners[lane]][rank] = lane
@@ -69,33 +74,46 @@ def with_groups_of_lanes(
     return all_groups, joined.with_columns(group=pl.coalesce("group", "of_lane")).drop("of_lane")
 
 
-def _assign(own: Lanes, others: Sequence[pl.DataFrame]) -> dict[int, int]:
-    """Which of the other lanes each of a rank's lanes belongs to."""
-    if not others:
+def _assign(own: Lanes, groups: Sequence[Mapping[int, int]], ranks: Mapping[int, Lanes]) -> dict[int, int]:
+    """Which of the groups, each of which maps ranks to lanes, each of a rank's lanes belongs to."""
+    if not groups:
         return {}
-    if len(own) == len(others) == 1:
+    if len(own) == len(groups) == 1:
         return {next(iter(own)): 0}  # there is no other choice, however little they have in common
-    likeness = {
-        (lane, column): compare(mine, other) for lane, mine in own.items() for column, other in enumerate(others)
-    }
-    # Clocks differ by one constant, which the most partners with the closest ends tell.
-    best = max(likeness.values(), key=lambda like: (len(like.apart), -like.spread))
+    witnesses = [list(group.items())[:_WITNESSES] for group in groups]
+    others = {rank for members in witnesses for rank, _ in members}
+    by_rank = {rank: _scores(own, ranks[rank]) for rank in others}
     scores = np.array(
-        [
-            [_score(likeness[lane, column], mine, other, best) for column, other in enumerate(others)]
-            for lane, mine in own.items()
-        ]
+        [[min(by_rank[rank][mine, lane] for rank, lane in members) for members in witnesses] for mine in own]
     )
-    rows, columns = linear_sum_assignment(scores, maximize=True)
+    scores[scores < _LEAST] = 0  # all that do not fit are alike
+    rows, chosen = linear_sum_assignment(scores, maximize=True)
     lanes = list(own)
-    return {lanes[row]: int(column) for row, column in zip(rows, columns, strict=True) if scores[row, column] >= _LEAST}
+    return {lanes[row]: int(column) for row, column in zip(rows, chosen, strict=True) if scores[row, column] >= _LEAST}
 
 
-def _score(like: Likeness, own: pl.DataFrame, other: pl.DataFrame, best: Likeness) -> float:
-    possible = max(_within(own, other, like.offset), _within(other, own, -like.offset), len(like.apart), 1)
-    apart = like.spread + abs(like.offset - best.offset)
-    partners = like.partners(best.offset, best.spread + _ERROR_NS)
-    return partners / possible - _WORST * min(1.0, apart / _FAR_NS)
+def _scores(own: Lanes, others: Lanes) -> dict[tuple[int, int], float]:
+    """How well each lane of one rank fits each of another's."""
+    likeness = {(i, j): compare(mine, other) for i, mine in own.items() for j, other in others.items()}
+    # Clocks differ by one constant, which many partners with close ends tell best. It judges the other lanes.
+    best = max(likeness.values(), key=_precision)
+    clock = best.ahead
+    if clock is not None:
+        likeness = {(i, j): compare(own[i], others[j], clock) for i, j in likeness}
+    far = max(_FAR_NS, _FAR * best.spread)
+    scores = {}
+    for (i, j), like in likeness.items():
+        offset = like.offset if clock is None else clock.offset
+        possible = max(_within(own[i], others[j], offset), _within(others[j], own[i], -offset), len(like.apart), 1)
+        apart = like.spread + abs(like.offset - best.offset)
+        against = 0 if clock is None else like.impossible(clock)
+        scores[i, j] = (len(like.apart) - _AGAINST * against) / possible - _WORST * min(1.0, apart / far)
+    return scores
+
+
+def _precision(like: Likeness) -> tuple[bool, float]:
+    """How well lanes tell the clocks' difference if they are one group's."""
+    return like.share >= _MOST, len(like.apart) / (like.spread + _JITTER_NS) ** 2
 
 
 def _within(own: pl.DataFrame, other: pl.DataFrame, offset: float) -> int:

@@ -54,8 +54,28 @@ _MOST_AGREE = 0.8
 # Of fewer than this, almost any shift makes the ends agree.
 _FEWEST = 3
 
-_Clocks = dict[tuple[int, int], int]  # (rank, other rank) -> ns that the one's clock is ahead
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How far one clock is ahead of another, in ns: `offset` if symmetric collectives end together, and from `least` to
+    `most` since no end comes before a start."""
+
+    offset: int
+    least: int
+    most: int
+
+    def back(self) -> Ahead:
+        """How far the other clock is ahead of the one."""
+        return Ahead(-self.offset, -self.most, -self.least)
+
+    def and_then(self, next_one: Ahead) -> Ahead:
+        """How far the one is ahead of a third, of which the other is `next_one` ahead."""
+        return Ahead(self.offset + next_one.offset, self.least + next_one.least, self.most + next_one.most)
+
+
+_Clocks = dict[tuple[int, int], Ahead]  # (rank, other rank) -> the one's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +108,21 @@ def with_sequence_numbers(occurrences: pl.DataFrame) -> pl.DataFrame:
     numbers = table["seq"].to_list()
     unnumbered = table.filter(pl.col("seq").is_null())
     partial = set(table.filter(pl.col("seq").is_not_null())["group"].unique())
-    for (group,), of_group in unnumbered.partition_by("group", as_dict=True, maintain_order=True).items():
-        times: dict[tuple[int, int], int] = {}
-        ids: dict[int, tuple[int, int]] = {}
-        # The long sequences come first: what they tell of the clocks holds for the short ones.
-        keys = sorted(of_group.partition_by("window", "family", maintain_order=True), key=len, reverse=True)
-        clocks: _Clocks = {}
-        for key, of_key in enumerate(keys):
-            for row, (number, time) in _match(of_key, clocks).items():
-                ids[row] = (key, number)
-                times[key, number] = min(time, times.get((key, number), time))
-        order = {one: place for place, one in enumerate(sorted(times, key=lambda one: (times[one], one)))}
+    # The long sequences come first: what they tell of the clocks holds for the short ones.
+    sequences = sorted(unnumbered.partition_by("group", "window", "family", maintain_order=True), key=len, reverse=True)
+    clocks: _Clocks = {}
+    times: dict[int, dict[tuple[int, int], int]] = {}
+    ids: dict[int, dict[int, tuple[int, int]]] = {}
+    for key, of_key in enumerate(sequences):
+        group = of_key["group"][0]
+        of_group = times.setdefault(group, {})
+        for row, (number, time) in _match(of_key, clocks).items():
+            ids.setdefault(group, {})[row] = (key, number)
+            of_group[key, number] = min(time, of_group.get((key, number), time))
+    for group, rows in ids.items():
+        order = {one: place for place, one in enumerate(sorted(times[group], key=lambda one: (times[group][one], one)))}
         first = -len(order) if group in partial else 0
-        for row, one in ids.items():
+        for row, one in rows.items():
             numbers[row] = first + order[one]
     table = table.with_columns(seq=pl.Series(numbers, dtype=pl.Int64))
     clear = pl.col("kind").filter(~pl.col("kind").is_in(_VAGUE))
@@ -116,11 +138,13 @@ class Likeness:
     Attributes:
         apart: one's ends less the other's, in ns.
         least, most: between these must lie what the one's clock is ahead, in ns, since ends come after all starts.
+        share: of the shorter lane's collectives.
     """
 
     apart: Times
     least: Times
     most: Times
+    share: float
 
     @property
     def offset(self) -> float:
@@ -132,30 +156,35 @@ class Likeness:
         """How far the ends are from that, in the median."""
         return float(np.median(np.abs(self.apart - self.offset))) if len(self.apart) else 0.0
 
-    def partners(self, clock: float, error: float) -> int:
-        """How many of them can be if the one's clock is ahead by `clock`, within `error`."""
-        return int(np.count_nonzero((self.least - error <= clock) & (clock <= self.most + error)))
+    @property
+    def ahead(self) -> Ahead | None:
+        """The one's clock; None where no clock allows all of them."""
+        return _ahead_by(self.apart, self.least, self.most)
+
+    def impossible(self, clock: Ahead) -> int:
+        """How many of them cannot be partners by a known clock."""
+        return int(np.count_nonzero(_speaks_against(self.least, self.most, clock)))
 
 
-def compare(own: pl.DataFrame, other: pl.DataFrame) -> Likeness:
-    """Align two ranks' OCCURRENCES as if they were one group's."""
+def compare(own: pl.DataFrame, other: pl.DataFrame, clock: Ahead | None = None) -> Likeness:
+    """Align two ranks' OCCURRENCES as if they were one group's, by what is known of the one's clock."""
     kinds = {kind: number for number, kind in enumerate({*own["kind"], *other["kind"]})}
     nothing = np.empty(0, dtype=np.int64)
     found = [(nothing, nothing, nothing)]
-    for (window, family), mine in own.with_row_index("row").partition_by("window", "family", as_dict=True).items():
-        theirs = other.with_row_index("row").filter(window=window, family=family)
+    # The long sequences come first: what they tell of the clock holds for the short ones.
+    mine = sorted(own.with_row_index("row").partition_by("window", "family"), key=len, reverse=True)
+    for of_key in mine:
+        theirs = other.with_row_index("row").filter(window=of_key["window"][0], family=of_key["family"][0])
         if not len(theirs):
             continue
-        a, b = _sequence(mine, kinds), _sequence(theirs, kinds)
-        places, _ = _align(a, b)
-        i = np.flatnonzero((places >= 0) & (places < len(b)))
-        j = places[i]
-        binds = a.binds[i] & b.binds[j]
-        least, most = a.start[i] - b.end[j], a.end[i] - b.start[j]
-        anything = np.iinfo(np.int64).max // 4
-        found.append((a.end[i] - b.end[j], np.where(binds, least, -anything), np.where(binds, most, anything)))
+        a, b = _sequence(of_key, kinds), _sequence(theirs, kinds)
+        places, _ = _align(a, b, clock)
+        i, j = _pairs(places, b)
+        found.append((a.end[i] - b.end[j], *_between(a, i, b, j)))
+        if clock is None and len(i) >= _FEWEST:
+            clock = _ahead_by(*found[-1])
     apart, least, most = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return Likeness(apart, least, most)
+    return Likeness(apart, least, most, share=len(apart) / max(1, min(len(own), len(other))))
 
 
 def _match(table: pl.DataFrame, clocks: _Clocks) -> dict[int, tuple[int, int]]:
@@ -181,11 +210,13 @@ def _match(table: pl.DataFrame, clocks: _Clocks) -> dict[int, tuple[int, int]]:
             continue
         known = _ahead(clocks, rank, first)
         if known is not None and min(len(own), len(reference)) < _FEWEST:
-            places, offset = _nearest(own, reference, known, 0.0), known
+            places, offset = _nearest(own, reference, known.offset, 0.0), known.offset
         else:
-            places, offset = _align(own, reference)
-            clocks.setdefault((rank, first), offset)
-            clocks.setdefault((first, rank), -offset)
+            places, offset = _align(own, reference, known)
+            i, j = _pairs(places, reference)
+            found_clock = _ahead_by(own.end[i] - reference.end[j], *_between(own, i, reference, j))
+            if known is None and found_clock is not None:
+                clocks[rank, first], clocks[first, rank] = found_clock, found_clock.back()
         for index, row in enumerate(own.rows.tolist()):
             number = int(places[index])
             if number == _NOWHERE:
@@ -195,12 +226,12 @@ def _match(table: pl.DataFrame, clocks: _Clocks) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _ahead(clocks: _Clocks, rank: int, other: int) -> int | None:
+def _ahead(clocks: _Clocks, rank: int, other: int) -> Ahead | None:
     """What is known of how far a rank's clock is ahead of another's, be it by way of a third."""
     if (rank, other) in clocks:
         return clocks[rank, other]
     ways = (
-        ahead + clocks[third, other]
+        ahead.and_then(clocks[third, other])
         for (one, third), ahead in clocks.items()
         if one == rank and (third, other) in clocks
     )
@@ -208,6 +239,34 @@ def _ahead(clocks: _Clocks, rank: int, other: int) -> int | None:
 
 
 _NOWHERE = np.iinfo(np.int64).min
+_ANY = np.iinfo(np.int64).max // 8  # no clock is so far ahead
+
+
+def _ahead_by(apart: Times, least: Times, most: Times) -> Ahead | None:
+    """What pairs of collectives tell of the one's clock, by how far their ends are apart and what each pair allows."""
+    if not len(apart) or least.max() > most.min() + _TOLERANCE:
+        return None
+    low, high = sorted((int(least.max()), int(most.min())))
+    return Ahead(round(float(np.median(apart))), low, high)
+
+
+def _speaks_against(least: Times, most: Times, clock: Ahead) -> Mask:
+    """Pairs that no clock allows which is as far ahead as the known one can be."""
+    against: Mask = (least - _TOLERANCE > clock.most) | (clock.least > most + _TOLERANCE)
+    return against
+
+
+def _between(own: _Sequence, a: Times, reference: _Sequence, b: Times) -> tuple[Times, Times]:
+    """Between what own clock must be ahead for each pair to be one collective."""
+    binds = own.binds[a] & reference.binds[b]
+    least, most = own.start[a] - reference.end[b], own.end[a] - reference.start[b]
+    return np.where(binds, least, -_ANY), np.where(binds, most, _ANY)
+
+
+def _pairs(places: Times, reference: _Sequence) -> tuple[Times, Times]:
+    """Rows of both that are partners by `_align`'s places."""
+    own = np.flatnonzero((places >= 0) & (places < len(reference)))
+    return own, places[own]
 
 
 def _sequence(table: pl.DataFrame, kinds: dict[str, int]) -> _Sequence:
@@ -227,9 +286,10 @@ def _sequence(table: pl.DataFrame, kinds: dict[str, int]) -> _Sequence:
     )
 
 
-def _align(own: _Sequence, reference: _Sequence) -> tuple[Times, int]:
+def _align(own: _Sequence, reference: _Sequence, clock: Ahead | None = None) -> tuple[Times, int]:
     """Each one's place in the reference's sequence, which may lie before or after it; and own clock less the
-    reference's, by the ends."""
+    reference's, by the ends. What is known of the clock speaks against shifts under which collectives would have been
+    over on one rank before they began on the other."""
     slack = abs(len(reference) - len(own)) + _FURTHEST
     least = max(1, min(len(own), len(reference)) // 2)
     scores: list[tuple[float, float, float, int]] = []
@@ -237,7 +297,10 @@ def _align(own: _Sequence, reference: _Sequence) -> tuple[Times, int]:
         a, b = _overlap(own, reference, shift)
         apart = (own.end[a] - reference.end[b]).astype(np.float64)
         offset = float(np.median(apart))
-        misfits = float(np.mean(~_fits(own, a, reference, b)))
+        misfit = ~_fits(own, a, reference, b)
+        if clock is not None:
+            misfit |= _speaks_against(*_between(own, a, reference, b), clock)
+        misfits = float(np.mean(misfit))
         scores.append((misfits, float(np.median(np.abs(apart - offset))), offset, shift))
     fewest = min(score[0] for score in scores)
     fitting = [score for score in scores if score[0] <= fewest]
@@ -247,6 +310,8 @@ def _align(own: _Sequence, reference: _Sequence) -> tuple[Times, int]:
     _, spread, offset, shift = min(good, key=lambda score: (abs(score[2]), abs(score[3])))
     a, b = _overlap(own, reference, shift)
     nearest = _nearest(own, reference, offset, spread)
+    if clock is not None and fewest == 0 and len(a) == len(own) == len(reference):
+        return np.arange(len(own)), round(offset)  # nothing is missing, and nothing speaks against it
     agree = _can_be(own, a, reference, b, offset) & _is_closest(own, a, reference, b, offset=offset, spread=spread)
     if np.mean(agree) < _MOST_AGREE:
         return nearest, round(offset)

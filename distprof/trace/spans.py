@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,8 @@ _ENQUEUED = r"^c10d::\w+_?$"
 _OTHER_SPANS = r"^(?:nccl|rccl|xccl|ccl|hccl|ucc|mpi):"
 # What gloo calls a collective that torch makes of another one.
 _AS = {"reduce_scatter": "all_reduce"}
-# A worker alone costs as much as a pair whose numbers differ by twice this.
+# A group's two workers take turns, so that one with much to do is hardly alone: it costs so much for each of its spans,
+# and a pair costs what the numbers of its threads differ.
 _ALONE = 2
 # The clock of a span and of an operator is one, but times are rounded.
 _TOLERANCE_NS = 1_000
@@ -45,7 +46,7 @@ def read_spans(events: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_gloo(spans: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    lanes = _lanes(sorted(spans["thread"].unique()))
+    lanes = _lanes(dict(spans["thread"].value_counts().sort("thread").iter_rows()))
     kind, created = spans["family"].to_list(), spans["start"].to_list()
     # Workers of several groups take their collectives in no common order, and operators do not tell the group.
     for rows, of, starts in _operators(spans, events) if len(set(lanes.values())) == 1 else ():
@@ -74,13 +75,14 @@ def _operators(spans: pl.DataFrame, events: pl.DataFrame) -> Iterator[tuple[list
             yield rows[first:].tolist(), own["kind"].to_list(), own["start"].to_list()
 
 
-def _lanes(threads: list[int]) -> dict[int, int]:
+def _lanes(spans: Mapping[int, int]) -> dict[int, int]:
     """Which workers belong to one group: two that were made one after the other, or one where the other had nothing to
-    do. Of all ways the one in which the numbers of pairs differ the least."""
+    do. Of all ways the cheapest one; `spans` counts those of each thread, in the order of the threads' numbers."""
+    threads = list(spans)
     best: list[tuple[int, list[tuple[int, ...]]]] = [(0, [])]
     for index, thread in enumerate(threads):
         cost, before = best[index]
-        choices = [(cost + _ALONE, [*before, (thread,)])]
+        choices = [(cost + _ALONE * spans[thread], [*before, (thread,)])]
         if index:
             cost, before = best[index - 1]
             choices.append((cost + thread - threads[index - 1], [*before, (threads[index - 1], thread)]))
