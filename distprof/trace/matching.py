@@ -300,18 +300,18 @@ def _align(own: _Sequence, reference: _Sequence, clock: Ahead | None = None) -> 
         misfit = ~_fits(own, a, reference, b)
         if clock is not None:
             misfit |= _speaks_against(*_between(own, a, reference, b), clock)
-        misfits = float(np.mean(misfit))
-        scores.append((misfits, float(np.median(np.abs(apart - offset))), offset, shift))
+        scores.append((float(np.mean(misfit)), float(np.median(np.abs(apart - offset))), offset, shift))
     fewest = min(score[0] for score in scores)
     fitting = [score for score in scores if score[0] <= fewest]
     narrowest = min(score[1] for score in fitting)
     ratio, more = _EQUALLY_WELL
-    good = [score for score in fitting if score[1] <= ratio * narrowest + more]
+    whole = _may_be_whole(own, reference)
+    good = [score for score in fitting if score[1] <= ratio * narrowest + more or (whole and score[3] == 0)]
     _, spread, offset, shift = min(good, key=lambda score: (abs(score[2]), abs(score[3])))
     a, b = _overlap(own, reference, shift)
     nearest = _nearest(own, reference, offset, spread)
-    if clock is not None and fewest == 0 and len(a) == len(own) == len(reference):
-        return np.arange(len(own)), round(offset)  # nothing is missing, and nothing speaks against it
+    if whole and shift == 0:
+        return np.arange(len(own)), round(offset)
     agree = _can_be(own, a, reference, b, offset) & _is_closest(own, a, reference, b, offset=offset, spread=spread)
     if np.mean(agree) < _MOST_AGREE:
         return nearest, round(offset)
@@ -321,6 +321,15 @@ def _align(own: _Sequence, reference: _Sequence, clock: Ahead | None = None) -> 
     free = (places == _NOWHERE) & ~np.isin(nearest, places)
     places[free] = nearest[free]
     return places, round(offset)
+
+
+def _may_be_whole(own: _Sequence, reference: _Sequence) -> bool:
+    """Whether nothing is missing on either side, and nothing speaks against pairing them from first to last."""
+    if len(own) != len(reference):
+        return False
+    a = np.arange(len(own))
+    clock = _ahead_by(own.end - reference.end, *_between(own, a, reference, a))
+    return clock is not None and bool(_fits(own, a, reference, a).all())
 
 
 def _overlap(own: _Sequence, reference: _Sequence, shift: int) -> tuple[Times, Times]:
