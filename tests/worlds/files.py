@@ -11,7 +11,7 @@ from distprof.run.directory import RankFiles, RunDirectory
 from distprof.run.files import Stream, write_json
 from distprof.run.manifest import Manifest
 from tests.worlds.play import BEGIN, MS, Event, Played, Rank, Window, play
-from tests.worlds.recorded import facts_of, local
+from tests.worlds.recorded import batches_of, facts_of, local, probes_of, steady
 from tests.worlds.world import World
 
 _FLUSH_NS = 1000 * MS  # a block of zones, with its pair of clock readings, comes each second
@@ -47,17 +47,19 @@ def _write_rank(played: Played, rank: Rank, files: RankFiles) -> None:
     write_json(files.facts, facts_of(world, rank))
     _write_zones(world, rank, files.zones)
     _write_collectives(world, rank, files.collectives)
+    _write_probes(played, rank, files.clock)
     for index, window in enumerate(rank.windows):
         files.window(index).write_bytes(gzip.compress(_trace(world, rank, window), compresslevel=1))
 
 
 def _write_zones(world: World, rank: Rank, path: Path) -> None:
-    # Both clocks of a host drift as one, so that they differ by a constant.
+    # Both clocks of a host drift as one, so that they differ by a constant, until one of them is set.
     def monotonic(time: int) -> int:
-        return local(world, rank, time) - _BOOT
+        return steady(world, rank, time) - _BOOT
 
     stream = Stream(path, {"schema": "distprof.zones.v1", "rank": rank.number, "pid": rank.training_thread})
     zones = sorted(rank.zones, key=lambda zone: zone.end)
+    batches = batches_of(world, rank)
     ids: dict[tuple[str, str], int] = {}
     time = rank.begin
     while True:
@@ -70,6 +72,9 @@ def _write_zones(world: World, rank: Rank, path: Path) -> None:
                 block["names"][str(ids[key])] = list(key)
             start = monotonic(zone.start)
             block["rows"] += [ids[key], 0, start, monotonic(zone.end) - start]
+        while batches and batches[0][0] <= time:
+            moment, *sizes = batches.pop(0)
+            block.setdefault("batches", []).extend([monotonic(moment), *sizes])
         stream.append(block)
         if time >= rank.end:
             break
@@ -95,6 +100,15 @@ def _write_collectives(world: World, rank: Rank, path: Path) -> None:
         }
     )
     stream.close()
+
+
+def _write_probes(played: Played, rank: Rank, path: Path) -> None:
+    probes = probes_of(played, rank)
+    if probes:
+        stream = Stream(path, {"schema": "distprof.clock.v1", "rank": rank.number, "pid": rank.training_thread})
+        columns = zip(("sent", "peer_received", "peer_sent", "received"), zip(*probes, strict=True), strict=True)
+        stream.append({"peer": [0] * len(probes), **{name: list(column) for name, column in columns}})
+        stream.close()
 
 
 def _trace(world: World, rank: Rank, window: Window) -> bytes:

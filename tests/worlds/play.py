@@ -141,7 +141,9 @@ class Group:
         starts = [works[other].started for other in needed if other in works]
         if len(starts) < len(needed) or None in starts:
             return None
-        return max(start for start in starts if start is not None) + self._transfers[place]
+        mean = self._world.ends_apart
+        apart = round(self._jitter.expovariate(1) * mean * MS) if mean else 0
+        return max(start for start in starts if start is not None) + self._transfers[place] + apart
 
     def _in_tree(self, rank: int) -> list[int]:
         """A rank, those through whom a broadcast comes down to it from the first member, and those it sends to."""

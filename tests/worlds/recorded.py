@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
 import polars as pl
 
 from distprof.result import Group
-from distprof.trace.tables import COLLECTIVES, EVENTS, STEPS, WINDOWS, ZONES, Tables
+from distprof.trace.tables import BATCHES, COLLECTIVES, EVENTS, PROBES, STEPS, WINDOWS, ZONES, Tables
 from tests.worlds.play import BEGIN, MS, Played, Rank, play
 from tests.worlds.world import MODEL, World
 
@@ -45,7 +46,9 @@ def tables_of(played: Played) -> Tables:
         collectives=pl.DataFrame(_collectives(world, ranks, ids), schema=COLLECTIVES, orient="row").sort(
             "rank", "created", "group", "seq"
         ),
-        events=pl.DataFrame(_events(world, ranks), schema=EVENTS, orient="row").sort("rank", "window", "start"),
+        events=pl.DataFrame(_events(world, ranks), schema=EVENTS, orient="row").sort(
+            "rank", "window", "start", "end", descending=[False, False, False, True], maintain_order=True
+        ),
         windows=pl.DataFrame(
             [
                 (rank.number, index, local(world, rank, window.start), local(world, rank, window.end))
@@ -57,11 +60,67 @@ def tables_of(played: Played) -> Tables:
         ),
         training_thread={rank.number: rank.training_thread for rank in ranks},
         facts={rank.number: facts_of(world, rank) for rank in ranks},
+        batches=pl.DataFrame(
+            [
+                (rank.number, local(world, rank, time), *sizes, rank.step_at(time))
+                for rank in ranks
+                for time, *sizes in batches_of(world, rank)
+            ],
+            schema=BATCHES,
+            orient="row",
+        ),
+        probes=pl.DataFrame(
+            [(rank.number, 0, *probe) for rank in ranks for probe in probes_of(played, rank)],
+            schema=PROBES,
+            orient="row",
+        ),
     )
+
+
+def batches_of(world: World, rank: Rank) -> list[tuple[int, int, int]]:
+    """Batches that a rank's loader gave: when (true time), samples, elements."""
+    if world.elements is None:
+        return []
+    loaded = sorted(zone.end - 1 for zone in rank.zones if zone.kind == "data_loading")
+    sizes = [world.elements(rank.number, rank.step_at(time) or 0) for time in loaded]
+    return [(time, size // 100, size) for time, size in zip(loaded, sizes, strict=True)]
+
+
+def probes_of(played: Played, rank: Rank) -> list[tuple[int, int, int, int]]:
+    """A rank's probes of rank 0's clock, each time on the clock that it was read on: sent, received and answered by the
+    peer, received."""
+    world, asked = played.world, played.ranks[0]
+    probes = world.probes
+    if probes is None or world.host_of(rank.number) == world.host_of(0):
+        return []
+    draw = random.Random(f"{world.seed} probes {rank.number}")
+    found = []
+    time = rank.begin
+    while time < rank.end:
+        there = time + round((probes.there + draw.expovariate(1) * probes.delay) * MS)
+        sent_back = there + round(probes.served * MS)
+        back = sent_back + round((probes.back + draw.expovariate(1) * probes.delay) * MS)
+        found.append(
+            (
+                local(world, rank, time),
+                local(world, asked, there),
+                local(world, asked, sent_back),
+                local(world, rank, back),
+            )
+        )
+        time += round(probes.every * MS)
+    return found
 
 
 def local(world: World, rank: Rank, time: int) -> int:
     """A true time on the clock of the rank's host, Unix ns."""
+    clock = world.clock_of(rank.number)
+    was_set = round(clock.set_by * MS) if time - BEGIN >= clock.set_at * MS else 0
+    return steady(world, rank, time) + was_set
+
+
+def steady(world: World, rank: Rank, time: int) -> int:
+    """The same, had nobody set it."""
     clock = world.clock_of(rank.number)
     return time + round(clock.offset_ms * MS) + round((time - BEGIN) * clock.drift_ppm / 1e6)
 
@@ -69,7 +128,7 @@ def local(world: World, rank: Rank, time: int) -> int:
 def facts_of(world: World, rank: Rank) -> dict[str, Any]:
     """The rank's facts as capture writes them."""
     names = [name for name in world.group_names() if rank.number in world.members(name)]
-    host = world.host_of(rank.number)
+    host = 0 if world.one_boot else world.host_of(rank.number)
     return {
         "schema": "distprof.rank.v1",
         "rank": rank.number,
@@ -81,6 +140,8 @@ def facts_of(world: World, rank: Rank) -> dict[str, Any]:
         "pid": rank.training_thread,
         "training_thread": rank.training_thread,
         "python": "3.11.2",
+        "cpus": 8 * world.ranks,
+        "argv": ["train.py"],
         "torch": "2.13.0+cpu",
         "backend": "gloo",
         "device": "cpu",
@@ -139,6 +200,7 @@ def facts_of(world: World, rank: Rank) -> dict[str, Any]:
         "batches": [],
         "schedule": {"wait": 5, "warmup": 2, "active": 5, "repeat": 1},
         "boundaries": world.steps,
+        "peak_resident_bytes": 300_000_000 + rank.number,
         "own_cost": {
             "ns_per_zone": 500.0,
             "zones": len(rank.zones),

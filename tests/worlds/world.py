@@ -132,10 +132,30 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A host's clock against true time."""
+    """A host's clock against true time; `set_at` ms after the beginning it is set by `set_by` ms."""
 
     offset_ms: float = 0.0
     drift_ppm: float = 0.0
+    set_by: float = 0.0
+    set_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Probes of the clocks: ranks of other hosts than rank 0's ask that.
+
+    Attributes:
+        every: ms from one to the next.
+        there, back: ms that a request, and a reply, takes at least.
+        delay: what it takes beyond that, in ms: the mean.
+        served: ms from a request's coming to its reply's going.
+    """
+
+    every: float = 50.0
+    there: float = 0.05
+    back: float = 0.05
+    delay: float = 0.1
+    served: float = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +178,14 @@ class World:
         delays: planted ones.
         jitter: relative standard deviation of every duration that is not exact.
         ranks_per_host, clocks: host h has `clocks[h]`; None: one host.
+        probes: None: there are none.
+        one_boot: all ranks say that they ran on one host, whatever clocks they read.
         windows: Kineto windows as (first step, first step that is not in it).
         export: what closing and exporting a window takes.
         latency, bytes_per_ms: of every collective.
+        ends_apart: ms by which a collective's ends lie apart: the mean by which each is later than it could be.
         missing: ranks that take part and leave no recordings.
+        elements: of a rank's batch in a step, of which each sample has 100; None: the loaders tell nothing.
     """
 
     ranks: int = 4
@@ -184,11 +208,15 @@ class World:
     seed: int = 0
     ranks_per_host: int | None = None
     clocks: Sequence[Clock] = ()
+    probes: Probes | None = None
+    one_boot: bool = False
     windows: Sequence[tuple[int, int]] = ((5, 10),)
     export: float = 30.0
     latency: float = 0.1
     bytes_per_ms: int = 1_000_000
+    ends_apart: float = 0.0
     missing: Collection[int] = ()
+    elements: Callable[[int, int], int] | None = None
     script: Callable[[World, int, int], Sequence[Segment]] = field(default_factory=lambda: ddp_step)
 
     def program(self, rank: int, step: int) -> tuple[Segment, ...]:
