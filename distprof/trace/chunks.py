@@ -18,6 +18,7 @@ import msgspec
 
 from distprof.trace.inflate import BLOCK, Text, TooLargeError
 from distprof.trace.repair import open_brackets, repaired
+from distprof.trace.workers import Advance, no_advance
 
 Event = TypeVar("Event", bound=msgspec.Struct)
 
@@ -27,6 +28,7 @@ _EXECUTION_TRACE = re.compile(rb'"schema"\s*:\s*"[^"]*"[^{}]*"nodes"\s*:\s*\[')
 _NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*(?:"(?:ph|name|cat|ts|dur|pid|tid|args|id|s|bp)"\s*:|"?\w*"?\s*\Z))')
 _CLOSING = re.compile(rb'\](?=\s*(?:,\s*"[^"]{1,200}"\s*:|\}\s*(?:\Z|\{)))')
 _GOES_ON = re.compile(rb"\s*,\s*\{")  # after a bracket that closes nothing
+_LEADING = re.compile(rb"\s*,?")
 _PHASE = re.compile(rb'"ph"\s*:')
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _SEARCHED = 1 << 16  # at a chunk's end, for its last event
@@ -61,14 +63,15 @@ class EventChunks(Generic[Event]):
         is_list: the trace is a list, and not an object with one.
     """
 
-    def __init__(self, path: Path, event: type[Event], *, raw: bool = False) -> None:
+    def __init__(self, path: Path, event: type[Event], *, raw: bool = False, advance: Advance = no_advance) -> None:
         """Nothing is read before iterating.
 
         Args:
             event: what of an event is decoded.
             raw: it has fields that stay bytes: that they are UTF-8 is then checked too.
+            advance: is told of the file's bytes as they are read.
         """
-        self._text = Text(path)
+        self._text = Text(path, advance)
         self._decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
         self._raw = raw
         self._place = 0
@@ -183,7 +186,10 @@ class EventChunks(Generic[Event]):
 
     def _chunk(self, events: bytes) -> Chunk[Event]:
         """Decode comma-separated events; a comma may stand before them, as after the chunk before."""
-        data = b"[" + events.strip().removeprefix(b",").removesuffix(b",") + b"]"
+        begin = _LEADING.match(events).end()  # type: ignore[union-attr]
+        end = len(events.rstrip())
+        end -= events.endswith(b",", begin, end)
+        data = b"".join((b"[", memoryview(events)[begin:end], b"]"))
         if self._raw:
             events.decode()
         return Chunk(self._decoder.decode(data), data)

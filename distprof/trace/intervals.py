@@ -75,16 +75,6 @@ def covered(a: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> Times:
     return lengths
 
 
-def partition(sets: Sequence[Intervals]) -> list[Intervals]:
-    """Each set without what an earlier one has: the first that claims a time keeps it."""
-    parts = []
-    taken = EMPTY
-    for a in sets:
-        parts.append(subtract(a, taken))
-        taken = union(taken, a)
-    return parts
-
-
 def assign(start: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -> Times:
     """Cut ranges into pieces that belong to the first set that claims them.
 
@@ -96,10 +86,13 @@ def assign(start: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) 
         Lengths in ns, with the shape of `start` and one more axis at the end: one length per set and, last, the
         rest that no set claims. Along that axis they add up to `end - start`.
     """
-    lengths = [covered(part, start, end) for part in partition(sets)]
     whole = np.asarray(end, dtype=np.int64) - np.asarray(start, dtype=np.int64)
-    rest = whole - np.sum(lengths, axis=0, dtype=np.int64)
-    return np.stack([*lengths, rest], axis=-1)
+    claimed = [np.zeros_like(whole)]
+    taken = EMPTY
+    for a in sets:
+        taken = union(taken, a) if len(a) else taken
+        claimed.append(covered(taken, start, end))
+    return np.diff(np.stack([*claimed, whole], axis=-1), axis=-1)
 
 
 def innermost(start: Times, end: Times, times: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -125,9 +118,19 @@ def innermost(start: Times, end: Times, times: npt.ArrayLike) -> npt.NDArray[np.
     return found
 
 
+def distinct(times: Times) -> Times:
+    """Each time once, ascending.
+
+    Not `np.unique`: since numpy 2.3 it hashes, and many times that are multiples of one number take their square.
+    """
+    ordered = np.sort(times)
+    first: Times = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return first
+
+
 def _select(a: Intervals, b: Intervals, wanted: Callable[[Mask, Mask], Mask]) -> Intervals:
     # Between two neighbouring edges nothing changes, so one look at each such piece decides.
-    edges = np.unique(np.concatenate([a.ravel(), b.ravel()]))
+    edges = distinct(np.concatenate([a.ravel(), b.ravel()]))
     keep = wanted(contains(a, edges[:-1]), contains(b, edges[:-1]))
     return union(np.stack([edges[:-1], edges[1:]], axis=1)[keep])
 

@@ -108,23 +108,24 @@ def _kinds(names: pl.Series) -> pl.Series:
 def _called(kernels: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Kernels that communicate with what the host said when it launched them, and `call`, the same for those of one."""
     name = pl.col("name")
-    host = events.filter(pl.col("cat").is_in(["cpu_op", "user_annotation"]))
-    copies = events.filter(pl.col("cat") == "gpu_user_annotation")
+    host = pl.col("cat").is_in(["cpu_op", "user_annotation"])
+    copy = pl.col("cat") == "gpu_user_annotation"
+    annotation = name.str.contains(_ANNOTATION)
+    places = events.select("row", "cat", "name", "thread", "start", "end")  # the rest of millions is not to be copied
     around: dict[str, npt.NDArray[np.int64]] = {
-        "record": _around(kernels, "launch_thread", "launched", host.filter(name == _RECORD)),
-        "annotation": _around(kernels, "launch_thread", "launched", host.filter(name.str.contains(_ANNOTATION))),
-        "operator": _around(kernels, "launch_thread", "launched", host.filter(name.str.contains(_OPERATOR))),
-        "copy": _around(kernels, "thread", "start", copies.filter(name.str.contains(_ANNOTATION))),
+        "record": _around(kernels, "launch_thread", "launched", places.filter(host & (name == _RECORD))),
+        "annotation": _around(kernels, "launch_thread", "launched", places.filter(host & annotation)),
+        "operator": _around(kernels, "launch_thread", "launched", places.filter(host & name.str.contains(_OPERATOR))),
+        "copy": _around(kernels, "thread", "start", places.filter(copy & annotation)),
     }
     table = kernels.with_columns(
         pl.Series(name, rows).replace(-1, None).cast(pl.UInt32) for name, rows in around.items()
     )
     meta = calls.rename({column: f"call_{column}" for column in calls.columns if column != "row"})
-    told = events.select("row", "name", "start")
     table = table.join(meta, left_on="record", right_on="row", how="left", maintain_order="left")
     for place in around:
-        names = told.rename({"name": f"{place}_name", "start": f"{place}_start"})
-        table = table.join(names, left_on=place, right_on="row", how="left", maintain_order="left")
+        told = (events[column].gather(table[place]).alias(f"{place}_{column}") for column in ("name", "start"))
+        table = table.with_columns(*told)
     table = table.with_columns(
         call_kind=_kinds(table["call_collective"]),
         annotation_kind=_kinds(table["annotation_name"]),

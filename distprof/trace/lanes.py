@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
-from scipy.optimize import linear_sum_assignment
 
 from distprof.result import Group
 from distprof.trace.matching import Likeness, compare
@@ -87,6 +86,8 @@ def _assign(own: Lanes, groups: Sequence[Mapping[int, int]], ranks: Mapping[int,
         [[min(by_rank[rank][mine, lane] for rank, lane in members) for members in witnesses] for mine in own]
     )
     scores[scores < _LEAST] = 0  # all that do not fit are alike
+    from scipy.optimize import linear_sum_assignment  # costs more than reading a small trace
+
     rows, chosen = linear_sum_assignment(scores, maximize=True)
     lanes = list(own)
     return {lanes[row]: int(column) for row, column in zip(rows, chosen, strict=True) if scores[row, column] >= _LEAST}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,14 +15,30 @@ from distprof.run.directory import RankFiles, RunDirectory
 from distprof.run.files import check_inside
 from distprof.run.manifest import MOST_RANKS, RunDirectoryError, read_manifest
 from distprof.trace.collectives import build_collectives, reductions, with_kinds
+from distprof.trace.columns import KINETO_EVENTS
+from distprof.trace.digest import read_with_digest
 from distprof.trace.kernels import read_kernels
-from distprof.trace.kineto import KINETO_EVENTS, placed, read_kineto
+from distprof.trace.kineto import placed, read_kineto
 from distprof.trace.loaded import Run
 from distprof.trace.notes import Note, RecordingError
-from distprof.trace.recordings import ENTRIES, Facts, Timeline, read_collectives, read_facts, read_zones
+from distprof.trace.recordings import ENTRIES, Facts, Timeline, read_collectives, read_facts, read_probes, read_zones
+from distprof.trace.shapes import read_shapes
 from distprof.trace.steps import build_steps, in_steps
-from distprof.trace.tables import BATCHES, DEVICE_ZONES, EVENTS, KERNELS, MEMORY, WINDOWS, ZONES, Tables, empty
+from distprof.trace.tables import (
+    BATCHES,
+    DEVICE_ZONES,
+    EVENTS,
+    KERNELS,
+    MEMORY,
+    PROBES,
+    SHAPES,
+    WINDOWS,
+    ZONES,
+    Tables,
+    empty,
+)
 from distprof.trace.traces import load_traces
+from distprof.trace.workers import Advance, Progress, read_each
 
 __all__ = ["Run", "load"]
 
@@ -33,6 +50,8 @@ def load(
     *paths: str | Path,
     ranks: Mapping[str | Path, int] | None = None,
     collectives: Sequence[tuple[str, str | None]] = (),
+    workers: int = 1,
+    progress: Progress | None = None,
 ) -> Run:
     """Read a run directory that `distprof launch` wrote, or traces that anybody recorded.
 
@@ -43,6 +62,8 @@ def load(
         ranks: file -> rank, for traces that do not tell their rank themselves.
         collectives: (regular expression, kind or None) of kernels that communicate, beside the known ones: see
             `distprof.trace.kinds.PATTERNS`. They serve traces that others recorded.
+        workers: so many forks read at once, where this process can be forked (see `distprof.trace.workers`).
+        progress: is called with the numbers of bytes read and to be read.
 
     Raises:
         RunDirectoryError: there is nothing that can be analysed, or the traces are of different jobs; the message says
@@ -53,7 +74,8 @@ def load(
     if runs and len(given) > 1:
         raise RunDirectoryError(f"{runs[0]} is a run directory: give it alone")
     if runs:
-        return _load_run(runs[0])
+        directory = RunDirectory(runs[0])
+        return read_with_digest(directory, lambda: _load_run(directory, workers, progress))
     if not given:
         raise RunDirectoryError("no path was given: give a run directory, traces, or a folder of traces")
     for path, rank in (ranks or {}).items():
@@ -61,14 +83,17 @@ def load(
             raise RunDirectoryError(f"{path} cannot be rank {rank}: ranks go from 0 to {MOST_RANKS - 1}")
     try:
         return load_traces(
-            given, ranks={Path(path): rank for path, rank in (ranks or {}).items()}, patterns=collectives
+            given,
+            ranks={Path(path): rank for path, rank in (ranks or {}).items()},
+            patterns=collectives,
+            workers=workers,
+            progress=progress,
         )
     except re.error as error:
         raise RunDirectoryError(f"{error.pattern!r} is no regular expression ({error})") from error
 
 
-def _load_run(path: Path) -> Run:
-    directory = RunDirectory(path)
+def _load_run(directory: RunDirectory, workers: int = 1, progress: Progress | None = None) -> Run:
     manifest = read_manifest(directory)
     attempts = directory.attempts()
     attempt = next((number for number in reversed(attempts) if directory.ranks(number)), None)
@@ -90,7 +115,9 @@ def _load_run(path: Path) -> Run:
         text = f"world_size {world_size} cannot be and was ignored: there are no more than {MOST_RANKS} ranks"
         notes.append(Note(None, directory.manifest, "$.world_size", text))
         world_size = 0
-    ranks = [_read_rank(of_rank, directory.path) for of_rank in files]
+    sizes = [sum(path.stat().st_size for path in of_rank.windows().values() if path.exists()) for of_rank in files]
+    reading = read_each(partial(_read_rank, within=directory.path), files, sizes, workers=workers, progress=progress)
+    ranks = [outcome() for outcome in reading]
     facts = {rank.number: Facts.of(rank.facts) for rank in ranks}
     zones = pl.concat([empty(ZONES), *(rank.timeline.zones for rank in ranks)])
     entries = with_kinds(pl.concat([empty(ENTRIES), *(rank.entries for rank in ranks)]))
@@ -121,6 +148,8 @@ def _load_run(path: Path) -> Run:
         device_zones=pl.concat([empty(DEVICE_ZONES), *(rank.timeline.device_zones for rank in ranks)]),
         kernels=kernels,
         memory=pl.concat([empty(MEMORY), *(rank.memory for rank in ranks)]),
+        shapes=pl.concat([empty(SHAPES), *(rank.shapes for rank in ranks)]),
+        probes=pl.concat([empty(PROBES), *(rank.probes for rank in ranks)]),
         arrival="started" if len(kernels) else "created",
     )
     return Run(
@@ -146,6 +175,8 @@ class _Rank:
     events: pl.DataFrame
     kernels: pl.DataFrame
     memory: pl.DataFrame
+    shapes: pl.DataFrame
+    probes: pl.DataFrame
     bases: dict[int, int]
     notes: list[Note]
 
@@ -154,7 +185,7 @@ class _Rank:
         return bool(self.facts) or any(len(table) for table in (self.timeline.zones, self.entries, self.events))
 
 
-def _read_rank(files: RankFiles, within: Path) -> _Rank:
+def _read_rank(files: RankFiles, advance: Advance, *, within: Path) -> _Rank:
     rank = files.rank
     notes: list[Note] = []
     no_facts: dict[str, Any] = {}
@@ -174,23 +205,26 @@ def _read_rank(files: RankFiles, within: Path) -> _Rank:
 
     facts = read(read_facts, files.facts) or no_facts
     timeline, entries = Timeline(), empty(ENTRIES)
-    events, kernels, memory = [empty(KINETO_EVENTS)], [empty(KERNELS)], [empty(MEMORY)]
+    events, kernels = [empty(KINETO_EVENTS)], [empty(KERNELS)]
+    memory, shapes = [empty(MEMORY)], [empty(SHAPES)]
     if files.zones.exists():
         timeline = read(read_zones, files.zones) or timeline
     if files.collectives.exists():
         told = read(read_collectives, files.collectives)
         entries = entries if told is None else told
+    probes = read(read_probes, files.clock) if files.clock.exists() else None
     opened = {window.index: window.start_unix_ns for window in Facts.of(facts).windows}
     bases: dict[int, int] = {}
     for window, path in files.windows().items():
         if window > _LAST_WINDOW:
             notes.append(Note(rank, path, None, f"no rank has a window {window}: it was not read"))
             continue
-        trace = read(read_kineto, path, opened.get(window))
+        trace = read(read_kineto, path, opened.get(window), advance)
         if trace is not None:
             events.append(placed(trace.events, rank, window, KINETO_EVENTS))
             kernels.append(placed(read_kernels(trace.events, trace.calls)[0], rank, window, KERNELS))
             memory.append(placed(trace.memory, rank, window, MEMORY))
+            shapes.append(placed(read_shapes(trace.events), rank, window, SHAPES))
             bases[window] = trace.header.base or 0
     return _Rank(
         number=rank,
@@ -200,6 +234,8 @@ def _read_rank(files: RankFiles, within: Path) -> _Rank:
         events=pl.concat(events),
         kernels=pl.concat(kernels),
         memory=pl.concat(memory),
+        shapes=pl.concat(shapes),
+        probes=empty(PROBES) if probes is None else probes,
         bases=bases,
         notes=notes,
     )

@@ -12,15 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from distprof.result import Setting
 from distprof.run.files import read_json
 from distprof.run.manifest import MOST_RANKS
 from distprof.trace.jsonlines import read_stream
 from distprof.trace.notes import Note, RecordingError
-from distprof.trace.tables import BATCHES, DEVICE_ZONES, ZONES, empty
+from distprof.trace.tables import BATCHES, DEVICE_ZONES, PROBES, ZONES, empty
 
 FACTS_SCHEMA = "distprof.rank.v1"
 ZONES_SCHEMA = "distprof.zones.v1"
 COLLECTIVES_SCHEMA = "distprof.collectives.v1"
+CLOCK_SCHEMA = "distprof.clock.v1"
 
 # The flight recorder's entries of one rank as it wrote them; `group` is torch's name of the process group.
 # `record` numbers a rank's entries: a gap means that entries were lost.
@@ -87,6 +89,8 @@ class _Loader(msgspec.Struct, frozen=True):
     name: str
     num_workers: int | None = None
     pin_memory: bool | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -97,6 +101,21 @@ class _Model(msgspec.Struct, frozen=True):
 
 class _Shapes(msgspec.Struct, frozen=True):
     shapes: list[str] = []
+
+
+class _SettingMet(msgspec.Struct, frozen=True):
+    setting: str
+    target: str
+    place: str | None = None
+    had: Setting | None = None
+    took: Setting | None = None
+    why: str | None = None
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    asked: dict[str, Setting] = {}
+    met: list[_SettingMet] = []
+    unmet: dict[str, str] = {}
 
 
 class _Schedule(msgspec.Struct, frozen=True):
@@ -125,6 +144,9 @@ class Facts(msgspec.Struct, frozen=True):
     device: str = "cpu"
     status: Literal["running", "finished"] = "running"
     exit: _Exit | None = None
+    cpus: Count | None = None
+    argv: list[str] = []
+    peak_resident_bytes: Count | None = None
     requested: list[str] = []
     windows: list[WindowFacts] = []
     groups: list[GroupFacts] = []
@@ -132,6 +154,9 @@ class Facts(msgspec.Struct, frozen=True):
     loaders: list[_Loader] = []
     models: list[_Model] = []
     batches: list[_Shapes] = []
+    settings: _Settings | None = None
+    checksums: dict[str, str] = {}
+    stopped_after: Count | None = None
     schedule: _Schedule = _Schedule()
     boundaries: Count = 0
     own_cost: _OwnCost | None = None
@@ -153,6 +178,14 @@ class _ZonesBlock(msgspec.Struct):
     rows: list[Number] = []
     batches: list[Number] = []
     device: list[Number] = []
+
+
+class _ClockBlock(msgspec.Struct):
+    peer: list[RankNumber]
+    sent: list[Number]
+    peer_received: list[Number]
+    peer_sent: list[Number]
+    received: list[Number]
 
 
 class _CollectivesBlock(msgspec.Struct):
@@ -319,18 +352,36 @@ def read_collectives(path: Path, rank: int) -> tuple[pl.DataFrame, list[Note]]:
     Raises:
         RecordingError: the file cannot be used at all.
     """
-    blocks, notes = read_stream(path, schema=COLLECTIVES_SCHEMA, rank=rank, block=_CollectivesBlock)
-    columns: dict[str, list[Any]] = {name: [] for name in ENTRIES if name != "rank"}
-    for number, block in blocks:
-        values = msgspec.structs.asdict(block)
-        if len({len(column) for column in values.values()}) > 1:
-            notes.append(Note(rank, path, f"line {number}", "its columns differ in length; it was left out"))
-            continue
-        for name, column in values.items():
-            columns[name] += column
+    columns, notes = _read_columns(path, rank, COLLECTIVES_SCHEMA, _CollectivesBlock)
     entries = pl.DataFrame({"rank": [rank] * len(columns["record"]), **columns}, schema=ENTRIES).sort("record")
     lost = int(entries["record"][-1]) + 1 - len(entries) if len(entries) else 0
     if lost > 0:
         text = f"{lost} collectives are missing in it: the ring lost them before they were written, or a line is lost"
         notes.append(Note(rank, path, None, text))
     return entries.with_columns(pl.col("dtype").replace("", None)), notes
+
+
+def read_probes(path: Path, rank: int) -> tuple[pl.DataFrame, list[Note]]:
+    """Read a rank's probes of the clocks into a PROBES table.
+
+    Raises:
+        RecordingError: the file cannot be used at all.
+    """
+    columns, notes = _read_columns(path, rank, CLOCK_SCHEMA, _ClockBlock)
+    return pl.DataFrame({"rank": [rank] * len(columns["peer"]), **columns}, schema=PROBES), notes
+
+
+def _read_columns(
+    path: Path, rank: int, schema: str, block: type[msgspec.Struct]
+) -> tuple[dict[str, list[Any]], list[Note]]:
+    """The columns of a stream whose blocks hold columns, in the order of the file, but for blocks of uneven ones."""
+    blocks, notes = read_stream(path, schema=schema, rank=rank, block=block)
+    columns: dict[str, list[Any]] = {name: [] for name in block.__struct_fields__}
+    for number, values in blocks:
+        of_block = msgspec.structs.asdict(values)
+        if len({len(column) for column in of_block.values()}) > 1:
+            notes.append(Note(rank, path, f"line {number}", "its columns differ in length; it was left out"))
+            continue
+        for name, column in of_block.items():
+            columns[name] += column
+    return columns, notes

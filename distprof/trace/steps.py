@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from distprof.trace.intervals import Times
+from distprof.trace.intervals import Times, distinct
 from distprof.trace.tables import BATCHES, STEPS, empty
 
 StepSource = Literal["user", "optimizer", "backward", "annotation", "none"]
@@ -19,6 +19,7 @@ StepSource = Literal["user", "optimizer", "backward", "annotation", "none"]
 LONG_OWN_NS = 1_000_000
 LONG_OWN_SHARE = 0.02
 ANNOTATION = "ProfilerStep#"
+_COMPILES = " (dynamo_timed)"
 OUT_OF_STEP = ("evaluation", "checkpoint")
 
 
@@ -87,7 +88,7 @@ def build_steps(
     if not found:
         return "none", empty(STEPS)
     steps = pl.concat(_frame(rank, cuts, ranks[rank].training) for rank, cuts in found.items())
-    return source, _exclude(steps, training, windows)
+    return source, _exclude(steps, training, windows, _compilations(events))
 
 
 def _find(find: Callable[[_Rank], _Cuts], ranks: dict[int, _Rank]) -> dict[int, _Cuts]:
@@ -105,7 +106,7 @@ def outermost_backwards(training: pl.DataFrame) -> tuple[Times, Times]:
 
 
 def _from_boundaries(rank: _Rank, boundaries: Times) -> _Cuts:
-    end = np.unique(boundaries)
+    end = distinct(boundaries)
     begin = rank.training["start"].sort().to_numpy()[:1]
     return _Cuts(np.arange(len(end)), np.append(begin, end)[: len(end)], end)
 
@@ -183,7 +184,14 @@ def _frame(rank: int, cuts: _Cuts, training: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _exclude(steps: pl.DataFrame, training: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+def _compilations(events: pl.DataFrame) -> pl.DataFrame:
+    """Where torch compiled something: it says so itself, from dynamo to Triton's tuning."""
+    return events.filter(pl.col("name").str.ends_with(_COMPILES)).select("rank", "start", "end")
+
+
+def _exclude(
+    steps: pl.DataFrame, training: pl.DataFrame, windows: pl.DataFrame, compilations: pl.DataFrame
+) -> pl.DataFrame:
     typical = float(np.median((steps["end"] - steps["start"]).to_numpy()))
     long = max(LONG_OWN_NS, LONG_OWN_SHARE * typical)
     own = training.filter((pl.col("kind") == "own") & (pl.col("end") - pl.col("start") > long))
@@ -196,12 +204,16 @@ def _exclude(steps: pl.DataFrame, training: pl.DataFrame, windows: pl.DataFrame)
         ]
     )
     between = training.filter(pl.col("kind").is_in(OUT_OF_STEP)).select("rank", "start", "end")
-    out_of_step = _touched(steps, between)
+    out_of_step, compiling = _touched(steps, between), _touched(steps, compilations)
     if 2 * len(out_of_step) > steps["step"].n_unique():
         out_of_step = out_of_step.clear()  # what most steps do is a part of the step
+    if len(compiling) == steps["step"].n_unique():
+        compiling = compiling.clear()
     why = (
         pl.when(pl.col("step") == 0)
         .then(pl.lit("first"))
+        .when(pl.col("step").is_in(compiling.implode()))
+        .then(pl.lit("compile"))
         .when(pl.col("step").is_in(_touched(steps, disturbances).implode()))
         .then(pl.lit("export"))
         .when(pl.col("step").is_in(out_of_step.implode()))

@@ -31,7 +31,8 @@ ZONES: dict[str, Any] = {
 
 # A step ends at its boundary and begins at the one before; step 0 begins where the training thread's
 # first zone does. Step k of one rank is step k of all. `backwards` is how many backward passes ended in it, null where
-# no zones tell. `excluded` is None for a steady step, else why it is not: first | export (a window's edge, or work of
+# no zones tell. `excluded` is None for a steady step, else why it is not: first | compile (a window shows that torch
+# compiled something in it, which it does not in all steps, on any rank) | export (a window's edge, or work of
 # distprof's own of more than 1 ms and 2% of a step, on any rank) | out_of_step (it contains evaluation or a checkpoint,
 # which most steps do not, on any rank); it is the same on all ranks. Where torch's `ProfilerStep` marks are the
 # boundary, a step is from a mark's beginning to its end, and has the mark's number.
@@ -114,7 +115,8 @@ WINDOWS: dict[str, Any] = {
 # What a device did: kernels (cat `kernel`), copies (`gpu_memcpy`) and fills (`gpu_memset`), in the order of their
 # start. `collective` is the kind of collective that a kernel carries out, `unclassified` where it only looks like one,
 # null where it computes. `launched` is when the host began the call that launched it, `launch_end` when that returned,
-# `launch_thread` the host thread; null where the window does not hold that call.
+# `launch_thread` the host thread; null where the window does not hold that call. `bytes` is what a copy or a fill
+# moved, null where the trace does not tell.
 KERNELS: dict[str, Any] = {
     "rank": pl.Int32,
     "window": pl.Int32,
@@ -129,6 +131,7 @@ KERNELS: dict[str, Any] = {
     "launched": pl.Int64,
     "launch_end": pl.Int64,
     "launch_thread": pl.Int64,
+    "bytes": pl.Int64,
 }
 
 # Allocations (bytes > 0) and releases (bytes < 0), where a window recorded memory, in the order of time. `device_type`
@@ -143,6 +146,28 @@ MEMORY: dict[str, Any] = {
     "bytes": pl.Int64,
     "allocated": pl.Int64,
     "reserved": pl.Int64,
+}
+
+# Shapes of the inputs that operators were called with, where a window recorded them, as torch writes them:
+# `[[128, 64], [64]]`, one for each input. `ns` is what all these calls took, with the operators that they call.
+SHAPES: dict[str, Any] = {
+    "rank": pl.Int32,
+    "window": pl.Int32,
+    "name": pl.String,
+    "shapes": pl.String,
+    "calls": pl.Int64,
+    "ns": pl.Int64,
+}
+
+# Probes of the clocks: `rank` sent a request to `peer` at `sent` (on its own clock), which came there at
+# `peer_received` and was answered at `peer_sent` (on the peer's clock); the answer came at `received` (own clock).
+PROBES: dict[str, Any] = {
+    "rank": pl.Int32,
+    "peer": pl.Int32,
+    "sent": pl.Int64,
+    "peer_received": pl.Int64,
+    "peer_sent": pl.Int64,
+    "received": pl.Int64,
 }
 
 
@@ -176,6 +201,8 @@ class Tables:
     device_zones: pl.DataFrame = field(default_factory=lambda: empty(DEVICE_ZONES))
     kernels: pl.DataFrame = field(default_factory=lambda: empty(KERNELS))
     memory: pl.DataFrame = field(default_factory=lambda: empty(MEMORY))
+    shapes: pl.DataFrame = field(default_factory=lambda: empty(SHAPES))
+    probes: pl.DataFrame = field(default_factory=lambda: empty(PROBES))
     arrival: Literal["created", "started"] = "created"
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +18,26 @@ from distprof.run.manifest import RunDirectoryError
 from distprof.trace.annotations import nested_marks, training_thread, zones_of
 from distprof.trace.chunks import NoTraceError
 from distprof.trace.collectives import reductions
+from distprof.trace.columns import KINETO_EVENTS
 from distprof.trace.groups import name_groups
 from distprof.trace.header import Header
 from distprof.trace.intervals import innermost
 from distprof.trace.jobs import Owned, select, windows_of
 from distprof.trace.kernels import read_kernels
 from distprof.trace.kinds import UNCLASSIFIED
-from distprof.trace.kineto import KINETO_EVENTS, Trace, placed, read_trace
+from distprof.trace.kineto import Trace, placed, read_trace
 from distprof.trace.lanes import with_groups_of_lanes
 from distprof.trace.loaded import Run
 from distprof.trace.matching import OCCURRENCES, with_sequence_numbers
 from distprof.trace.notes import Note
 from distprof.trace.numbering import with_common_numbers
+from distprof.trace.shapes import read_shapes
 from distprof.trace.sources import find_files
 from distprof.trace.spans import read_spans
 from distprof.trace.steps import StepSource, build_steps
-from distprof.trace.tables import COLLECTIVES, EVENTS, KERNELS, MEMORY, STEPS, WINDOWS, Tables, empty
+from distprof.trace.tables import COLLECTIVES, EVENTS, KERNELS, MEMORY, SHAPES, STEPS, WINDOWS, Tables, empty
 from distprof.trace.whose import whose
+from distprof.trace.workers import Advance, Progress, read_each
 
 Patterns = Sequence[tuple[str, str | None]]
 
@@ -41,19 +46,33 @@ _HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d{10,19}\.pt\.trace\.json(?:\.gz)?$"
 _NO_HOST = ("localhost", "localhost.localdomain", "removed", "unknown")
 
 
-def load_traces(paths: Sequence[Path], *, ranks: Mapping[Path, int], patterns: Patterns) -> Run:
+def load_traces(
+    paths: Sequence[Path],
+    *,
+    ranks: Mapping[Path, int],
+    patterns: Patterns,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Run:
     """Read traces of one job. Files that are none are noted; a trace whose rank nobody tells is not analysed.
 
     Args:
         paths: files, folders and globs.
         ranks: file -> rank, for traces that do not tell it themselves.
         patterns: see `kinds.kinds_by_name`.
+        workers, progress: see `workers.read_each`.
 
     Raises:
         RunDirectoryError: no trace can be analysed, or they are of different jobs.
     """
     files, notes = find_files(paths)
-    owned = _owned(files, {path.resolve(): rank for path, rank in ranks.items()}, notes)
+    for pattern, _ in patterns:
+        re.compile(pattern)
+    outcomes = read_each(
+        partial(_read, patterns=patterns), files, list(map(_size, files)), workers=workers, progress=progress
+    )
+    given = {path.resolve(): rank for path, rank in ranks.items()}
+    owned, work = _owned(zip(files, outcomes, strict=True), given, notes)
     if not files and not notes:
         these = " and ".join(map(str, paths[:3]))
         raise RunDirectoryError(
@@ -69,7 +88,9 @@ def load_traces(paths: Sequence[Path], *, ranks: Mapping[Path, int], patterns: P
     for rank, own in traces.items():
         for trace in own.values():
             notes += [Note(rank, trace.path, place, text) for place, text in trace.problems]
-    tables, more = _tables(traces, patterns)
+            if trace.path not in work:
+                work[trace.path] = _work_of(trace, patterns)
+    tables, more = _tables(traces, work)
     used = {rank: {index: trace.path for index, trace in own.items()} for rank, own in traces.items()}
     bases = {rank: {index: trace.header.base or 0 for index, trace in own.items()} for rank, own in traces.items()}
     folder = Path(os.path.commonpath([path.absolute().parent for own in used.values() for path in own.values()]))
@@ -85,12 +106,40 @@ def load_traces(paths: Sequence[Path], *, ranks: Mapping[Path, int], patterns: P
     )
 
 
-def _owned(files: Sequence[Path], given: Mapping[Path, int], notes: list[Note]) -> list[Owned]:
-    """Read the files, and find out whose they are."""
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a trace tells of its device and of its collectives: KERNELS without rank and window, and CARRIED_OUT."""
+
+    kernels: pl.DataFrame
+    collectives: pl.DataFrame
+
+
+def _work_of(trace: Trace, patterns: Patterns) -> _Work:
+    kernels, collectives = read_kernels(trace.events, trace.calls, patterns)
+    return _Work(kernels, collectives if len(kernels) else read_spans(trace.events, trace.calls))
+
+
+def _read(path: Path, advance: Advance, *, patterns: Patterns) -> tuple[Trace, _Work]:
+    trace = read_trace(path, advance)
+    return trace, _work_of(trace, patterns)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _owned(
+    files: Iterable[tuple[Path, Callable[[], tuple[Trace, _Work]]]], given: Mapping[Path, int], notes: list[Note]
+) -> tuple[list[Owned], dict[Path, _Work]]:
+    """Read the files, and find out whose they are; the work of those whose times are as they were read."""
     traces: list[tuple[Trace, int]] = []
-    for path in files:
+    work: dict[Path, _Work] = {}
+    for path, read in files:
         try:
-            trace = read_trace(path)
+            trace, work[path] = read()
         except OSError as error:
             notes.append(Note(None, path, None, f"it cannot be read ({error.strerror})"))
             continue
@@ -108,7 +157,11 @@ def _owned(files: Sequence[Path], given: Mapping[Path, int], notes: list[Note]) 
             continue
         traces.append((trace, rank))
     bases = {trace.header.base for trace, _ in traces if trace.header.base is not None}
-    return [_owned_one(trace, rank, bases, notes) for trace, rank in traces]
+    owned = [_owned_one(trace, rank, bases, notes) for trace, rank in traces]
+    for one, (as_read, _) in zip(owned, traces, strict=True):
+        if one.trace is not as_read:
+            del work[as_read.path]
+    return owned, work
 
 
 def _owned_one(trace: Trace, rank: int, bases: set[int], notes: list[Note]) -> Owned:
@@ -122,24 +175,22 @@ def _owned_one(trace: Trace, rank: int, bases: set[int], notes: list[Note]) -> O
     return Owned(trace, rank, start, end)
 
 
-def _tables(traces: Mapping[int, Mapping[int, Trace]], patterns: Patterns) -> tuple[Tables, list[Note]]:
+def _tables(traces: Mapping[int, Mapping[int, Trace]], work: Mapping[Path, _Work]) -> tuple[Tables, list[Note]]:
     parts = [(rank, window, trace) for rank, own in traces.items() for window, trace in own.items()]
     headers = {rank: [trace.header for trace in own.values()] for rank, own in traces.items()}
     told = [header.world_size for own in headers.values() for header in own if header.world_size is not None]
     world_size = max([*told, *(rank + 1 for rank in traces)])
     events = pl.concat(placed(trace.events, rank, window, KINETO_EVENTS) for rank, window, trace in parts)
-    threads = {rank: training_thread(events.filter(pl.col("rank") == rank)) for rank in traces}
-    zones = pl.concat(zones_of(events.filter(pl.col("rank") == rank), rank, threads[rank]) for rank in traces)
-    kernels, carried_out = [empty(KERNELS)], []
-    for rank, window, trace in parts:
-        work, calls = read_kernels(trace.events, trace.calls, patterns)
-        if not len(work):
-            calls = read_spans(trace.events, trace.calls)
-        kernels.append(placed(work, rank, window, KERNELS))
-        carried_out.append(calls.with_columns(rank=pl.lit(rank, pl.Int32), window=pl.lit(window, pl.Int32)))
-    device = pl.concat(kernels)
+    of_rank = {rank: pl.concat(trace.events for trace in own.values()) for rank, own in traces.items()}
+    threads = {rank: training_thread(own) for rank, own in of_rank.items()}
+    zones = pl.concat(zones_of(own, rank, threads[rank]) for rank, own in of_rank.items())
+    device = pl.concat(placed(work[trace.path].kernels, rank, window, KERNELS) for rank, window, trace in parts)
+    carried_out = pl.concat(
+        work[trace.path].collectives.with_columns(rank=pl.lit(rank, pl.Int32), window=pl.lit(window, pl.Int32))
+        for rank, window, trace in parts
+    )
     groups, calls = name_groups(
-        pl.concat(carried_out),
+        carried_out,
         {rank: [group for header in own for group in header.groups] for rank, own in headers.items()},
         world_size,
     )
@@ -168,6 +219,9 @@ def _tables(traces: Mapping[int, Mapping[int, Trace]], patterns: Patterns) -> tu
         kernels=device,
         memory=pl.concat(
             [empty(MEMORY), *(placed(trace.memory, rank, window, MEMORY) for rank, window, trace in parts)]
+        ),
+        shapes=pl.concat(
+            [empty(SHAPES), *(placed(read_shapes(trace.events), rank, window, SHAPES) for rank, window, trace in parts)]
         ),
         arrival="started" if len(device) else "created",
     )

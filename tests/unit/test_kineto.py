@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from distprof.trace.kineto import KINETO_EVENTS, placed, read_kineto
+from distprof.trace.columns import KINETO_EVENTS
+from distprof.trace.kineto import placed, read_kineto
 from distprof.trace.notes import Note, RecordingError
 
 BASE = 1_790_857_026_000_000_000

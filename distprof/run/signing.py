@@ -1,0 +1,55 @@
+"""Signatures by which this user's distprof knows what it wrote itself, wherever that lay in the meantime."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from distprof.run.files import open_regular
+
+_BYTES = 32
+
+
+def signature(data: bytes, key: bytes) -> bytes:
+    """What only who has `key` can make of `data`."""
+    return hmac.new(key, data, hashlib.sha256).hexdigest().encode()
+
+
+def is_signed(data: bytes, by: bytes, key: bytes) -> bool:
+    """Whether `by` is the signature of `data`."""
+    return hmac.compare_digest(signature(data, key), by)
+
+
+def users_key() -> bytes | None:
+    """This user's own key, made when it is first needed; None where it cannot be kept, or is not this user's alone."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distprof"
+        path = folder / "key"
+        if not path.exists():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make(path)
+        with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+            key = file.read(_BYTES + 1)
+    except (OSError, RuntimeError):  # RuntimeError: no home
+        return None
+    private = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    return key if private and len(key) == _BYTES else None
+
+
+def _make(path: Path) -> None:
+    """Write a new key; of two processes that do so at once the first one's stays."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, secrets.token_bytes(_BYTES))
+    finally:
+        os.close(descriptor)
+    with suppress(FileExistsError):
+        os.link(temporary, path)  # unlike a renaming it never replaces
+    temporary.unlink()
