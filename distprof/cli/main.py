@@ -14,7 +14,13 @@ COMMANDS: dict[str, str] = {
     "launch": "run a training as torchrun would, record every rank, and report",
     "env": "print the lines that arm what any other launcher starts",
     "report": "show who holds the others up in a recorded run, why, and how much",
+    "compare": "show what is different between two recorded runs",
+    "validate": "measure whether a change makes a training faster, outside of the profiler",
+    "overhead": "measure what distprof itself costs a training",
     "merge": "write the timeline of all ranks on one clock, for Perfetto",
+    "view": "open a run's timeline in Perfetto",
+    "doctor": "say what can be observed on this machine, and why the rest cannot",
+    "completion": "print what bash, zsh or tcsh completes commands and options by",
 }
 
 _INTERRUPTED = 130
@@ -27,7 +33,7 @@ class _Command(Protocol):
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand; its exit status is returned.
 
-    0: fine; 2: bad usage or unusable input; 130: interrupted. `launch` ends as torchrun would, whatever that is.
+    0: fine; 1: what was launched failed; 2: bad usage or unusable input; 3: a `--fail-if` condition holds; 130: interrupted. `launch` ends as torchrun would, whatever that is.
 
     Args:
         argv: the words after `distprof`; None: those of this process.

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
+import re
+import time
 from pathlib import Path
 
 from distprof.cli.parser import Parser, load_recordings, output_file
 from distprof.pipeline import build
-from distprof.report.timeline import write_timeline
+from distprof.report import words
+from distprof.report.selection import PARTS, NothingSelectedError, Selection
+from distprof.report.timeline import ENDINGS, write_timeline
 from distprof.run.manifest import RunDirectoryError
-
-_ENDINGS = (".json.gz", ".json")
 
 
 def build_parser() -> Parser:
     """The command's options."""
     parser = Parser(
         prog="distprof merge",
-        description="Write the timeline of all ranks on one clock, to be opened at https://ui.perfetto.dev.",
+        description="Write the timeline of all ranks on one clock, to be opened at https://ui.perfetto.dev or with "
+        "`distprof view`.",
     )
     parser.add_recordings()
     parser.add_argument(
@@ -25,27 +29,80 @@ def build_parser() -> Parser:
         type=output_file,
         required=True,
         metavar="FILE",
-        help=f"Where to; it ends with {' or '.join(_ENDINGS)}.",
+        help=f"Where to; it ends with {', '.join(ENDINGS[:-1])} (a Chrome trace) or {ENDINGS[-1]} (Perfetto's own "
+        "format).",
     )
     parser.add_argument("--force", action="store_true", help="Overwrite FILE.")
+    add_selection(parser)
     return parser
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add what a timeline may be limited to."""
+    parser.add_argument("--ranks", type=_ranks, metavar="R,R-R", help="Only these ranks, such as 0,3-5. Default: all.")
+    parser.add_argument(
+        "--steps",
+        type=_steps,
+        default=(None, None),
+        metavar="A:B",
+        help="Only what touches the steps from A to before B; either may be left out. Default: all.",
+    )
+    parser.add_argument(
+        "--only",
+        type=_parts,
+        default=frozenset(PARTS),
+        metavar="PART,PART",
+        help=f"Only these of {', '.join(PARTS)}. Default: all.",
+    )
+
+
+def selected(arguments: argparse.Namespace) -> Selection:
+    """What `add_selection`'s options say."""
+    return Selection(ranks=arguments.ranks, steps=arguments.steps, parts=arguments.only)
 
 
 def main(argv: list[str]) -> int:
     """Write the timeline. Exit status 0, or 2 with one line if the run cannot be read or the file not be written."""
+    begin = time.perf_counter()
     parser = build_parser()
     arguments = parser.parse_args(argv)
     output: Path = arguments.output
-    if not output.name.endswith(_ENDINGS):
-        parser.error(f"{output} must end with {' or '.join(_ENDINGS)}")
+    if not output.name.endswith(ENDINGS):
+        parser.error(f"{output} must end with {' or '.join(ENDINGS)}")
     if output.exists() and not arguments.force:
         parser.error(f"{output} exists: give another name, or --force to overwrite it")
     try:
         run = load_recordings(arguments)
-        write_timeline(run, build(run), output)
-    except RunDirectoryError as error:
+        write_timeline(run, build(run), output, selected(arguments))
+    except (RunDirectoryError, NothingSelectedError) as error:
         parser.error(str(error))
     except OSError as error:
         parser.error(f"{error.filename} cannot be read or written ({error.strerror})")
-    print(output)
+    print(f"{output}  {words.size(output.stat().st_size)}  {time.perf_counter() - begin:.1f} s")
     return 0
+
+
+def _ranks(text: str) -> frozenset[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise argparse.ArgumentTypeError(f"{text!r} names no ranks, as 0,3-5 does")
+        found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+def _steps(text: str) -> tuple[int | None, int | None]:
+    match = re.fullmatch(r"([0-9]{0,18}):([0-9]{0,18})", text)
+    first, end = (int(group) if group else None for group in (match[1], match[2])) if match else (0, 0)
+    if match is None or (first is not None and end is not None and first >= end):
+        raise argparse.ArgumentTypeError(f"{text!r} names no steps, as 10:20, 10: and :20 do")
+    return first, end
+
+
+def _parts(text: str) -> frozenset[str]:
+    parts = frozenset(part.strip() for part in text.split(","))
+    unknown = sorted(parts - set(PARTS))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no {unknown[0]!r}: the parts are {', '.join(PARTS)}")
+    return parts

@@ -1,80 +1,70 @@
-"""All ranks on one clock, as a Chrome trace for Perfetto: zones, collectives and, where recorded, operators."""
+"""All ranks on one clock, for Perfetto: steps, findings, zones, collectives, curves and, where recorded, operators."""
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, cast
 
-import msgspec
 import polars as pl
+from isal import igzip
 
 from distprof._version import __version__
 from distprof.analyze.waits import match
-from distprof.clock.shift import offsets_ns, shifted
+from distprof.clock.shift import corrections, shifted
 from distprof.report import words
-from distprof.report.lanes import DisjointLanes, NestingLanes
-from distprof.report.window_events import microseconds, read_window, rebased, thread_names
-from distprof.result import Group, Result
+from distprof.report.chrome import ChromeWriter
+from distprof.report.drawing import Writer
+from distprof.report.exposed import exposed_by_step
+from distprof.report.lanes import displaced
+from distprof.report.rank_lanes import (
+    Arrows,
+    Process,
+    Threads,
+    draw_collectives,
+    draw_exposed,
+    draw_findings,
+    draw_memory,
+    draw_steps,
+    draw_zones,
+)
+from distprof.report.selection import Selection, touching
+from distprof.report.window_events import Ids, Window, batches
+from distprof.result import Result
 from distprof.run.files import open_atomic
 from distprof.trace.load import Run
 from distprof.trace.tables import Tables
 
-# Chrome's names of colours, so that waiting and transfer stay apart also where names do not fit.
-_WAIT = "thread_state_iowait"
-_TRANSFER = "thread_state_running"
-# Below our own lanes stand the operators' threads, the training thread first.
-_TRAINING_OPERATORS = 10_000
-_OTHER_OPERATORS = 20_000
+PROTOBUF = ".pftrace"
+ENDINGS = (".json.gz", ".json", PROTOBUF)
 
 
-def write_timeline(run: Run, result: Result, path: Path) -> None:
-    """Write the timeline, rank after rank, atomically; compressed where `path` ends with `.gz`.
+def write_timeline(run: Run, result: Result, path: Path, selection: Selection | None = None) -> None:
+    """Write the timeline, rank after rank, atomically: Perfetto's protobuf where `path` ends with `.pftrace`, else a
+    Chrome trace, compressed where it ends with `.gz`.
 
-    Each rank is a process whose id is the rank. Times are microseconds since the earliest record, whose
-    Unix time is `baseTimeNanoseconds`, less the offsets in `result.clock`. A trace that cannot be read is
-    left out and named in `otherData.unreadable`.
+    Each rank is a process. Times are on one clock, as far as `result.clock` tells. A trace that cannot be read is left
+    out and named in the file.
+
+    Args:
+        selection: what is shown; None: all.
 
     Raises:
+        NothingSelectedError: the run has nothing of it.
         OSError: it cannot be written.
     """
-    offsets = offsets_ns(result.clock)
-    hosts = {row.rank: row.host for row in result.ranks}
-    tables = shifted(run.tables, offsets)
-    base = _earliest(tables)
-    starts = {(rank, index): start for rank, index, start, _ in run.tables.windows.iter_rows()}
+    selection = selection or Selection()
+    tables = shifted(run.tables, corrections(result.clock))
     calls = match(_by_arrival(tables), comparable=result.clock.verdict != "unaligned").with_row_index("row")
-    lanes: dict[int, int] = {}
-    flows = count(1)
-    unreadable: list[str] = []
-    with _opened(path) as file:
-        output = _Output(file, base)
-        for rank in tables.ranks:
-            own = pl.col("rank") == rank
-            process = _Process(rank, hosts.get(rank), base, output)
-            _steps(process, tables.steps.filter(own))
-            _zones(process, tables.zones.filter(own))
-            lanes |= _collectives(process, calls.filter(own), tables.groups)
-            threads = _Threads(process, str(tables.training_thread.get(rank)))
-            for index, trace in sorted(run.trace_files.get(rank, {}).items()):
-                try:
-                    window = read_window(trace)
-                except (OSError, ValueError) as error:
-                    unreadable.append(words.clean(str(error)))
-                    continue
-                known_base = run.bases.get(rank, {}).get(index)
-                window = window if known_base is None else replace(window, base=known_base)
-                threads.names |= thread_names(window)
-                origin = base + offsets.get(rank, 0)
-                around = starts.get((rank, index), origin)
-                for event in rebased(window, pid=rank, origin=origin, around=around, thread=threads, flow=flows):
-                    output.emit(event)
-        _arrows(output, calls, lanes, base, flows)
-        output.close({"distprof": __version__, "run": words.clean(result.run.name), "unreadable": unreadable})
+    shown = _Shown.of(tables, calls, selection)
+    ranks = _Ranks(run, result, tables, shown, calls, selection.parts, Arrows.between(shown.calls), count(1))
+    with _opened(path, shown.base) as writer:
+        unreadable = [text for rank in shown.ranks for text in ranks.draw(rank, writer)]
+        about = {"distprof": __version__, "run": words.clean(result.run.name), "unreadable": unreadable}
+        writer.close(about)
 
 
 def _by_arrival(tables: Tables) -> Tables:
@@ -83,211 +73,140 @@ def _by_arrival(tables: Tables) -> Tables:
     return replace(tables, collectives=tables.collectives.with_columns(created=arrived))
 
 
-def _earliest(tables: Tables) -> int:
-    """The earliest record's time; 0 without any."""
-    starts = [
-        tables.collectives["created"].min(),
-        *(table["start"].min() for table in (tables.steps, tables.zones, tables.windows, tables.events)),
-    ]
-    return min((start for start in starts if isinstance(start, int)), default=0)
+def _compressed(file: BinaryIO) -> BinaryIO:
+    """Equal runs give equal bytes, since the file says neither its name nor when it was made. It takes a tenth of the
+    time of the gzip module by default, and is a third larger."""
+    open_compressed = cast(Callable[..., BinaryIO], igzip.IGzipFile)
+    return open_compressed(filename="", fileobj=file, mode="wb", compresslevel=1, mtime=0)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path, base: int) -> Iterator[Writer]:
     with open_atomic(path) as file:
-        if path.suffix != ".gz":
-            yield file
-            return
-        # Level 5 is six times as fast as the default, 9, and 10 % larger; without a time equal runs give equal bytes.
-        with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=5, mtime=0) as compressed:
-            yield compressed  # type: ignore[misc]
+        if path.suffix == PROTOBUF:
+            from distprof.report.perfetto import PerfettoWriter  # its definitions take a tenth of a second to load
 
-
-class _Output:
-    """The file: events go out in batches."""
-
-    def __init__(self, file: BinaryIO, base: int) -> None:
-        self._file = file
-        self._encoder = msgspec.json.Encoder()
-        self._batch: list[bytes] = []
-        self._separator = b""
-        header = self._encoder.encode({"displayTimeUnit": "ms", "baseTimeNanoseconds": base})
-        file.write(header[:-1] + b',"traceEvents":[\n')
-
-    def emit(self, event: object) -> None:
-        self._batch.append(self._encoder.encode(event))
-        if len(self._batch) >= 10_000:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._batch:
-            self._file.write(self._separator + b",\n".join(self._batch))
-            self._separator = b",\n"
-            self._batch.clear()
-
-    def close(self, other: dict[str, Any]) -> None:
-        self._flush()
-        self._file.write(b'\n],"otherData":' + self._encoder.encode(other) + b"}\n")
-
-
-class _Process:
-    """A rank: hands out lanes and puts slices on them. `origin` is the timeline's beginning on the rank's own clock."""
-
-    def __init__(self, rank: int, host: str | None, origin: int, output: _Output) -> None:
-        self.rank = rank
-        self.origin = origin
-        self.output = output
-        self._lanes = 0
-        self._metadata("process_name", 0, {"name": f"rank {rank}" + (f" · {words.name(host)}" if host else "")})
-        self._metadata("process_sort_index", 0, {"sort_index": rank})
-
-    def lane(self, name: str, order: int = 0) -> int:
-        """A new lane; lanes stand by `order`, then as they were made."""
-        self._lanes += 1
-        self._metadata("thread_name", self._lanes, {"name": words.name(name)})
-        self._metadata("thread_sort_index", self._lanes, {"sort_index": order + self._lanes})
-        return self._lanes
-
-    def slice(
-        self,
-        lane: int,
-        name: str,
-        category: str,
-        *,
-        start: int,
-        end: int,
-        args: dict[str, Any],
-        colour: str | None = None,
-    ) -> None:
-        """A slice; times are Unix ns on the rank's own clock."""
-        event = {
-            "ph": "X",
-            "name": name,
-            "cat": category,
-            **_place(self.rank, lane, start - self.origin),
-            "dur": microseconds(end - start),
-            "args": args,
-        }
-        if colour:
-            event["cname"] = colour
-        self.output.emit(event)
-
-    def instant(self, lane: int, name: str, category: str, at: int) -> None:
-        """A mark on a lane."""
-        place = _place(self.rank, lane, at - self.origin)
-        self.output.emit({"ph": "i", "s": "t", "name": name, "cat": category, **place})
-
-    def _metadata(self, name: str, lane: int, args: dict[str, Any]) -> None:
-        self.output.emit({"ph": "M", "name": name, "pid": self.rank, "tid": lane, "args": args})
-
-
-class _LaneSet:
-    """Lanes of one kind, made when they are first needed."""
-
-    def __init__(self, process: _Process, name: str) -> None:
-        self._process = process
-        self._name = name
-        self._lanes: list[int] = []
-
-    def __getitem__(self, index: int) -> int:
-        while len(self._lanes) <= index:
-            number = len(self._lanes) + 1
-            self._lanes.append(self._process.lane(self._name if number == 1 else f"{self._name} ({number})"))
-        return self._lanes[index]
-
-
-def _steps(process: _Process, steps: pl.DataFrame) -> None:
-    lanes, placed = _LaneSet(process, "steps"), DisjointLanes()
-    for row in steps.sort("start").iter_rows(named=True):
-        lane = lanes[placed.place(row["start"], row["end"])]
-        args = {"backwards": row["backwards"], "excluded": row["excluded"]}
-        process.slice(lane, f"step {row['step']}", "step", start=row["start"], end=row["end"], args=args)
-
-
-def _zones(process: _Process, zones: pl.DataFrame) -> None:
-    for (thread,), own in sorted(zones.partition_by("thread", as_dict=True).items()):
-        lanes = _LaneSet(process, "zones: training thread" if thread == 0 else f"zones: thread {thread}")
-        placed = NestingLanes()
-        for row in own.sort("start", "end", descending=[False, True]).iter_rows(named=True):
-            kind, start, end = row["kind"], row["start"], row["end"]
-            name = words.name(row["name"] or "")
-            if kind == "step":
-                process.instant(lanes[0], "distprof.step()", kind, start)
-                continue
-            label = name if kind == "zone" and name else f"{kind} ({name})" if name else kind
-            process.slice(
-                lanes[placed.place(start, end)], label, kind, start=start, end=end, args={"kind": kind, "name": name}
-            )
-
-
-def _collectives(process: _Process, calls: pl.DataFrame, groups: list[Group]) -> dict[int, int]:
-    """Draw a rank's collectives; returns each one's lane by its row.
-
-    A collective is a wait until the last rank that binds it has created it, then a transfer until its end.
-    Where nobody is known to bind it, it is one slice.
-    """
-    lanes, placed = _LaneSet(process, "collectives"), DisjointLanes()
-    used: dict[int, int] = {}
-    for call in calls.sort("created", "row").iter_rows(named=True):
-        created, bound, ended = call["created"], call["binds_until"], call["ended"]
-        end = max(time for time in (created, bound, ended) if time is not None)
-        lane = lanes[placed.place(created, end)]
-        label = words.name(call["kind"]) + (f" bucket {call['bucket']}" if call["bucket"] is not None else "")
-        args = {
-            "kind": words.name(call["kind"]),
-            "group": words.group_name(groups, call["group"]),
-            "seq": call["seq"],
-            "bytes": call["bytes"],
-            "model": words.name(call["model"]) if call["model"] is not None else None,
-            "bucket": call["bucket"],
-            "step": call["step"],
-            "last rank": call["last_rank"],
-        }
-        if bound is None:
-            process.slice(lane, label, "collective", start=created, end=end, args=args)
+            yield PerfettoWriter(file, base)
+        elif path.suffix == ".gz":
+            with _compressed(file) as compressed:
+                yield ChromeWriter(compressed, base)
         else:
-            process.slice(lane, f"wait: {label}", "collective", start=created, end=bound, args=args, colour=_WAIT)
-            if end > bound:
-                process.slice(
-                    lane, f"transfer: {label}", "collective", start=bound, end=end, args=args, colour=_TRANSFER
-                )
-        used[call["row"]] = lane
-    return used
+            yield ChromeWriter(file, base)
 
 
-def _arrows(output: _Output, calls: pl.DataFrame, lanes: dict[int, int], base: int, flows: Iterator[int]) -> None:
-    """Arrows from the last arrival of each collective to the transfers of the ranks that waited for it."""
-    drawn = calls.filter(pl.col("ended") > pl.col("binds_until") + 1).drop_nulls(["group", "seq"])
-    for _, members in drawn.group_by("group", "seq", "kind", maintain_order=True):
-        rows = members.select("row", "rank", "binds_until", "last_rank").rows()
-        row_of = {rank: row for row, rank, *_ in rows}
-        for row, rank, bound, last in rows:
-            if last == rank or last not in row_of:
-                continue
-            arrow = {"name": "last arrival", "cat": "last_arrival", "id": next(flows)}
-            output.emit(arrow | {"ph": "s"} | _place(last, lanes[row_of[last]], bound - base))
-            # Viewers drop an arrow that does not end after its beginning, be it by a nanosecond.
-            output.emit(arrow | {"ph": "f", "bp": "e"} | _place(rank, lanes[row], bound + 1 - base))
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The part of a run that is drawn, on one clock, in Unix ns. `base` is its earliest record; 0 without any."""
+
+    ranks: list[int]
+    span: tuple[int, int]
+    base: int
+    steps: pl.DataFrame
+    zones: pl.DataFrame
+    calls: pl.DataFrame
+    memory: pl.DataFrame
+
+    @classmethod
+    def of(cls, tables: Tables, calls: pl.DataFrame, selection: Selection) -> _Shown:
+        ranks, span = selection.ranks_of(tables), selection.span_of(tables.steps)
+        touches, calls_touch = touching(ranks, span, "start", "end"), touching(ranks, span, "created", "ended")
+        steps, zones = tables.steps.filter(touches & selection.has_step), tables.zones.filter(touches)
+        calls = calls.filter(calls_touch)
+        first = [
+            steps["start"].min(),
+            zones["start"].min(),
+            calls["created"].min(),
+            tables.events.lazy().filter(touches).select(pl.col("start").min()).collect().item(),
+            tables.windows.filter(touches & (pl.col("start") > span[0]))["start"].min(),
+        ]
+        return cls(
+            ranks=ranks,
+            span=span,
+            base=min((start for start in first if isinstance(start, int)), default=0),
+            steps=steps,
+            zones=zones,
+            calls=calls,
+            memory=tables.memory.filter(touching(ranks, span, "time", "time")),
+        )
 
 
-def _place(rank: int, lane: int, at: int) -> dict[str, Any]:
-    """Where an event stands: `at` is in ns since the timeline's beginning."""
-    return {"pid": rank, "tid": lane, "ts": microseconds(at)}
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Draws rank after rank."""
 
+    run: Run
+    result: Result
+    tables: Tables
+    shown: _Shown
+    calls: pl.DataFrame
+    parts: frozenset[str]
+    arrows: Arrows
+    lanes: Iterator[int]
 
-class _Threads:
-    """The lanes of a rank's operators, by the process and thread id that its traces call them by."""
+    def draw(self, rank: int, writer: Writer) -> list[str]:
+        """Draw a rank; returns a sentence on each trace that cannot be read."""
+        process = Process(writer, rank=rank, name=self._name(rank), lanes=self.lanes, base=self.shown.base)
+        own = pl.col("rank") == rank
+        steps = self.shown.steps.filter(own).sort("start")
+        exposed = exposed_by_step(self.tables, self.calls, rank) if self.parts & {"steps", "counters"} else {}
+        if "steps" in self.parts:
+            draw_steps(process, steps, exposed)
+        if "findings" in self.parts:
+            draw_findings(process, steps, [found for found in self.result.findings if rank in (found.ranks or [rank])])
+        if "zones" in self.parts:
+            draw_zones(process, self.shown.zones.filter(own))
+        if "collectives" in self.parts:
+            draw_collectives(process, self.shown.calls.filter(own), self.tables.groups, self.arrows)
+        if "counters" in self.parts:
+            draw_exposed(process, steps, exposed)
+            draw_memory(process, self.shown.memory.filter(own))
+        return self._operators(process, rank) if "operators" in self.parts else []
 
-    def __init__(self, process: _Process, training_thread: str) -> None:
-        self._process = process
-        self._training_thread = training_thread
-        self._lanes: dict[tuple[str, str], int] = {}
-        self.names: dict[tuple[str, str], str] = {}
+    def _name(self, rank: int) -> str:
+        row = next((row for row in self.result.ranks if row.rank == rank), None)
+        devices = self.tables.kernels.lazy().filter(pl.col("rank") == rank).select(pl.col("device").unique()).collect()
+        parts = [
+            f"rank {rank}",
+            f"attempt {self.run.attempt}" if len(self.run.attempts) > 1 else "",
+            words.name(row.host) if row is not None and row.host else "",
+            f"GPU {devices.item()}" if len(devices) == 1 and devices.item() is not None else "",
+        ]
+        return " · ".join(part for part in parts if part)
 
-    def __call__(self, thread: tuple[str, str]) -> int:
-        if thread not in self._lanes:
-            known = self.names.get(thread)
-            name = f"operators: {known}" if known else " ".join(word for word in thread if word) or "events"
-            training = thread[1] == self._training_thread
-            self._lanes[thread] = self._process.lane(name, _TRAINING_OPERATORS if training else _OTHER_OPERATORS)
-        return self._lanes[thread]
+    def _operators(self, process: Process, rank: int) -> list[str]:
+        traces = sorted(self.run.trace_files.get(rank, {}).items())
+        threads = Threads(process, str(self.tables.training_thread.get(rank)))
+        opened = {window: start for of, window, start, _ in self.run.tables.windows.iter_rows() if of == rank}
+        of_ranks = len(str(max(self.tables.ranks)))
+        of_windows = len(str(max((max(own) for own in self.run.trace_files.values() if own), default=0)))
+        clocks = corrections(self.result.clock)
+        base, span = self.shown.base, self.shown.span
+        unreadable = []
+        for index, path in traces:
+            of_trace = (pl.col("rank") == rank) & (pl.col("window") == index)
+            events, kernels = (table.filter(of_trace) for table in (self.run.tables.events, self.run.tables.kernels))
+            window = Window(
+                path=path,
+                base=self.run.bases.get(rank, {}).get(index),
+                around=opened.get(index, base),
+                of_host=clocks.of(rank),
+                of_device=clocks.of(rank, device=True),
+                origin=base,
+                streams=set(kernels.select("device", "stream").unique().iter_rows()),
+                span=(span[0] - base, span[1] - base),
+                process=process.number,
+                ids=Ids(f"1{rank:0{of_ranks}}{index:0{of_windows}}"),
+                displaced=displaced(events, kernels),
+                lane=threads.lane,
+            )
+            try:
+                for batch in batches(window, threads.names):
+                    process.writer.recorded(batch)
+            except ValueError as error:
+                unreadable.append(words.clean(str(error)))
+            except OSError as error:
+                if error.filename != str(path):
+                    raise  # what cannot be written is no matter of the trace
+                unreadable.append(words.clean(f"{path.name}: {error.strerror}"))
+        threads.name_lanes()
+        return unreadable
