@@ -6,16 +6,19 @@ STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers docs clean
+.PHONY: help demo test soak bench lint types layers docs screenshots clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## train on four ranks, one of them with a slow loader, and see the report
 	$(BIN)/distprof launch --nproc-per-node 4 examples/slow_loader.py
 
 test: lint types layers $(PEERS) ## everything that must hold before a change lands
 	$(BIN)/pytest
+
+soak: $(STAMP) ## hold the results against the truth in many worlds; what it finds stands in benchmarks/soak.txt
+	$(BIN)/pytest -m soak --quiet --no-header > benchmarks/soak.txt; status=$$?; cat benchmarks/soak.txt; exit $$status
 
 lint: $(STAMP) ## style and format
 	$(BIN)/ruff check
@@ -29,6 +32,17 @@ layers: $(STAMP) ## who may import whom
 
 docs: $(STAMP) ## write the generated pages in docs/ anew
 	$(BIN)/python tools/generate_docs.py
+
+bench: $(STAMP) $(PEERS) ## the figures that README states; a quiet machine, half an hour
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/imports.py
+	$(BIN)/python benchmarks/zones.py
+	$(BIN)/python benchmarks/reading.py
+	$(BIN)/python benchmarks/again.py
+	$(BIN)/python benchmarks/big.py
+
+screenshots: $(STAMP) ## photograph the report page for docs/; this needs Chromium
+	$(BIN)/python -m tools.screenshots
 
 # Peers that tests and benchmarks compare with bring many packages, so they have an environment of their own.
 $(PEERS): constraints-peers.txt
