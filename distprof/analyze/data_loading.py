@@ -42,7 +42,7 @@ def _of_rank(tables: Tables, zones: pl.DataFrame, rank: int, used: list[int]) ->
     if zones.height and len(steps):
         wait = _per_step(waited, steps) / MS
         share = _per_step(zones, steps) / float(np.diff(steps).mean())
-    settings = _settings(tables, waited, rank, steps)
+    settings = loader_settings(tables, rank)
     return RankLoading(
         rank=rank,
         wait=wait,
@@ -68,8 +68,11 @@ def _startup(zones: pl.DataFrame) -> float | None:
     return float((starting["end"] - starting["start"]).sum()) / MS
 
 
-def _settings(tables: Tables, waited: pl.DataFrame, rank: int, steps: Intervals) -> dict[str, Any]:
-    """Facts of the loader that was waited for longest in `steps`."""
+def loader_settings(tables: Tables, rank: int) -> dict[str, Any]:
+    """Facts of the loader that `rank` waited for longest in steady steps; {} where that is not known."""
+    steps = times_of_steps(tables, rank, steady_steps(tables))
+    of_rank = (pl.col("rank") == rank) & (pl.col("thread") == 0)
+    waited = tables.zones.filter(of_rank & pl.col("kind").is_in(NEXT))
     if not len(steps) or not len(waited):
         return {}
     waits = {

@@ -34,6 +34,7 @@ class RankParts:
         collectives: in flight: from created to ended or, where that is not known, to the next release of the rank.
         endless: when those were created of which neither is known.
         exposed: the part of `collectives` that is `wait` or `transfer` and neither `data` nor `compute`.
+        why_not: why not all of its communication is known, if it is not `recorded`.
     """
 
     recorded: bool
@@ -45,6 +46,7 @@ class RankParts:
     collectives: Intervals
     endless: Times
     exposed: Intervals
+    why_not: str = "the flight recorder holds no collective of this rank"
 
     def in_flight(self, steps: Intervals) -> Times | None:
         """Union of the collectives in each of these steps, in ns; None if not all of their ends are known."""

@@ -23,8 +23,20 @@ def kernel(name: str, ts: float, dur: float, *, stream: int = 7, **args: Any) ->
     return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args}
 
 
+def copy(name: str, ts: float, dur: float, *, stream: int = 7, **args: Any) -> Event:
+    return {**kernel(name, ts, dur, stream=stream, **args), "cat": "gpu_memcpy"}
+
+
+def operator(name: str, ts: float, dur: float, *, pid: int = 1000) -> Event:
+    return span(name, ts, dur, pid=pid, cat="cpu_op")
+
+
+def call(name: str, ts: float, dur: float, *, pid: int = 1000, cat: str = "cuda_runtime", **args: Any) -> Event:
+    return span(name, ts, dur, pid=pid, cat=cat, **args)
+
+
 def launch(ts: float, correlation: int, *, pid: int = 1000) -> Event:
-    return span("cudaLaunchKernel", ts, 3, pid=pid, cat="cuda_runtime", correlation=correlation)
+    return call("cudaLaunchKernel", ts, 3, pid=pid, correlation=correlation)
 
 
 def nccl(ts: float, dur: float, *, stream: int = 20, **args: Any) -> Event:

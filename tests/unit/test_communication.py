@@ -82,6 +82,8 @@ def test_buckets() -> None:
     assert (first.model, first.bucket, first.bytes, first.params) == (MODEL, 0, 8_000_000, ["a.weight", "a.bias"])
     assert (first.wait, first.transfer) == (5, 20), "rank 0 waits 10 ms and rank 1 none; then 20 ms for both"
     assert (second.wait, second.transfer, second.params) == (5, 30, ["b.weight"])
+    assert first.algbw_gbps == pytest.approx(0.4), "8 MB in 20 ms"
+    assert first.busbw_gbps == pytest.approx(0.4), "of two ranks each sends its half and receives the other"
     assert (first.count, first.last_rank, first.last_share) == (1, None, None), "once is nothing"
 
 
@@ -150,8 +152,11 @@ def test_bandwidth(kind: str, bus: float | None) -> None:
     assert row.busbw_gbps == (None if bus is None else pytest.approx(bus))
 
 
-def test_an_all_to_all_of_unknown_splits_binds_nobody() -> None:
-    calls = [Call(rank, 1, 10 + rank, ended=17, step=1, kind="all_to_all", bytes=8_000_000) for rank in range(4)]
+def test_an_all_to_all_that_ends_for_one_before_another_has_come_binds_nobody() -> None:
+    ends = (12, 17, 17, 17)
+    calls = [
+        Call(rank, 1, 10 + rank, ended=ends[rank], step=1, kind="all_to_all", bytes=8_000_000) for rank in range(4)
+    ]
     steps = [Step(rank, 1, 0, 100) for rank in range(4)]
     (row,) = section(ranks=range(4), steps=steps, calls=calls)[0].by_kind
     assert (row.count, row.wait, row.transfer, row.busbw_gbps) == (1, None, None, None)
@@ -173,9 +178,8 @@ def test_without_windows_waits_are_known_and_transfers_are_not() -> None:
     found, missing = section(windows=[])
     assert (found.basis, found.steps_used, found.wait) == ("zones", 1, 10)
     assert (found.total, found.exposed, found.overlapped, found.transfer) == (None, None, None, None)
-    assert {row.what for row in missing} == {
-        f"communication.{name}" for name in ("total", "exposed", "overlapped", "transfer")
-    }
+    names = ("total", "exposed", "overlapped", "transfer", "gradients", "transfer_models")
+    assert {row.what for row in missing} == {f"communication.{name}" for name in names}
 
 
 def test_a_window_that_not_all_ranks_have_is_none() -> None:
@@ -203,14 +207,14 @@ def test_nothing_recorded_is_not_nothing() -> None:
 def test_a_rank_alone_has_no_communication() -> None:
     found, missing = section(ranks=[0], zones=ZONES[:1], calls=[], steps=STEPS[:1], windows=WINDOWS[:1])
     assert (found.collectives, found.total, found.wait, found.transfer, found.exposed) == (0, 0, 0, 0, 0)
-    assert missing == []
+    assert [row.what for row in missing] == ["communication.gradients"]
 
 
 def test_lost_entries_are_told() -> None:
     facts = {rank: {"host": "h", "boot_id": "b", "own_cost": {"lost_collectives": 30 * rank}} for rank in (0, 1)}
     _, missing = section(facts=facts)
-    (row,) = missing
-    assert (row.what, row.ranks) == ("communication.collectives", [1])
+    (row,) = (row for row in missing if row.what == "communication.collectives")
+    assert row.ranks == [1]
     assert "lost 30 of them" in row.reason
 
 
@@ -219,4 +223,4 @@ def test_a_model_whose_buckets_are_not_recognised_is_told() -> None:
     calls = [Call(rank, 1, 20, ended=30, step=1) for rank in (0, 1)]
     found, missing = section(facts=facts, calls=calls)
     assert found.buckets == []
-    assert [row.what for row in missing] == ["communication.buckets"]
+    assert "communication.buckets" in {row.what for row in missing}
