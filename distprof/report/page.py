@@ -1,29 +1,41 @@
-"""The report as one HTML page: no network, no scripts, readable in print and by every eye."""
+"""The report as one HTML page: it needs no network, and nothing in it reaches for one.
+
+Texts and tables stand in the page as HTML; its script only draws pictures of the same figures. Two things keep names
+out of traces harmless: whatever the template shows is cleaned and escaped, and the page's policy lets no script run but
+the two that it was made with, by their hashes.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import shlex
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from distprof.report import tables, words
-from distprof.report.parts import Part, shown_parts
+from distprof.report import figures, tables, words
 from distprof.result import Result
 from distprof.run.files import write_atomic
 
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of a rank's bar; `start` and `width` are percent of the longest rank's step."""
-
-    part: Part
-    start: float
-    width: float
-    title: str
+_MOST_ROWS = 40  # longer tables are folded
+_TITLES = {
+    "findings": "Findings",
+    "lateness": "Who was late when",
+    "breakdown": "Where a step goes",
+    "gantt": "A step across ranks",
+    "steps": "Steps",
+    "communication": "Communication",
+    "loading": "Data loading",
+    "work": "Operators, kernels, memory",
+    "clocks": "Clocks",
+    "unseen": "Not observed",
+    "cost": "Cost of distprof",
+    "run": "How it was run",
+}
 
 
 def write_page(result: Result, path: Path) -> None:
@@ -37,15 +49,42 @@ def write_page(result: Result, path: Path) -> None:
 
 def page(result: Result) -> str:
     """The page's text."""
-    template = _environment().from_string((files("distprof.report") / "page.html.j2").read_text(encoding="utf-8"))
-    return template.render(
-        result=result,
-        words=words,
-        tables=tables,
-        command=shlex.join(result.run.command) if result.run.command is not None else None,
-        parts=shown_parts(result.breakdown),
-        bars=_bars(result),
+    drawn = figures.figures(result)
+    steps = {step.step: figures.gantt(step) for step in result.gantt}
+    scripts = [_plotly(), _part("page.js")] if drawn or steps else []
+    return (
+        _environment()
+        .from_string(_part("page.html.j2"))
+        .render(
+            result=result,
+            words=words,
+            tables=tables,
+            command=shlex.join(result.run.command) if result.run.command is not None else None,
+            titles=_TITLES,
+            sections=_sections(result),
+            most_rows=_MOST_ROWS,
+            figures=figures,
+            drawn=drawn,
+            steps=list(steps.values()),
+            pictures=_json({"figures": drawn, "gantt": steps}),
+            style=Markup(_part("page.css")),
+            scripts=[Markup(script) for script in scripts],
+            policy=_policy(scripts),
+        )
     )
+
+
+def _sections(result: Result) -> list[tuple[str, str]]:
+    """Names and titles of the sections that the page has."""
+    of = {
+        "findings": result.findings,
+        "lateness": result.lateness,
+        "breakdown": result.breakdown,
+        "gantt": result.gantt,
+        "work": result.operators or result.kernels or result.memory,
+        "unseen": result.not_observed,
+    }
+    return [(name, title) for name, title in _TITLES.items() if of.get(name, True)]
 
 
 def _environment() -> Environment:
@@ -65,19 +104,28 @@ def _shown(value: object) -> str | Markup:
     return words.clean(str(value))
 
 
-def _bars(result: Result) -> list[list[Segment]]:
-    parts = shown_parts(result.breakdown)
-    longest = max((sum(part.of(row) or 0.0 for part in parts) for row in result.breakdown), default=0.0)
-    bars = []
-    for row in result.breakdown:
-        bar: list[Segment] = []
-        end = 0.0
-        for part in parts:
-            value = part.of(row)
-            if value:
-                bar.append(
-                    Segment(part, 100 * end / longest, 100 * value / longest, f"{part.label} {words.ms(value)} ms")
-                )
-                end += value
-        bars.append(bar)
-    return bars
+def _part(name: str) -> str:
+    return (files("distprof.report") / name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs  # only a page needs it
+
+    script: str = get_plotlyjs()
+    return script
+
+
+def _policy(scripts: list[str]) -> str:
+    """The page's content security policy: no requests, and these scripts only. Plotly sets styles and draws images."""
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{code}'" for code in hashes) or "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _json(value: object) -> Markup:
+    """JSON that no parser of HTML takes for markup, whatever its texts contain."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)  # ASCII only
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import jsonschema
+import plotly.graph_objects
 import pytest
+from plotly.offline import get_plotlyjs
 
 from distprof.report.page import page, write_page
 from distprof.result import Result, from_json, json_schema, to_json
@@ -46,7 +53,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "title"):
+        if self.open and self.open[-1] not in ("style", "title", "script"):
             self.texts.append(" ".join(data.split()))
         if "table" in self.open and self.open[-1] in ("th", "td"):
             self.rows[-1][-1] += data.strip()
@@ -57,19 +64,26 @@ def test_is_self_contained_and_well_formed(make: Callable[[], Result]) -> None:
     text = page(make())
     seen = Page(text)
     names = [tag for tag, _ in seen.tags]
-    assert "script" not in names and "link" not in names and "img" not in names
-    assert "http://" not in text and "https://" not in text and "url(" not in text
+    assert not {"link", "img", "iframe", "object", "form"}.intersection(names)
+    written = text.split("<script", 1)[0]
+    assert "http://" not in written and "https://" not in written and "url(" not in written
+    assert not any({"src", "srcset", "action"}.intersection(attributes) for _, attributes in seen.tags)
+    links = [attributes["href"] or "" for tag, attributes in seen.tags if tag == "a"]
+    places = {attributes.get("id") for _, attributes in seen.tags}
+    assert all(link.startswith("#") and link[1:] in places for link in links)
     assert not any(name.startswith("on") for _, attributes in seen.tags for name in attributes)
     assert names.count("h1") == 1
     assert all("scope" in attributes for tag, attributes in seen.tags if tag == "th")
     assert names.count("caption") == names.count("table") > 0
+    assert all("aria-label" in a for _, a in seen.tags if a.get("role") == "img" and a["id"] != "gantt-picture")
 
 
 def test_the_verdict_comes_first_and_figures_are_there() -> None:
     seen = Page(page(results.straggler()))
     texts = [text for text in seen.texts if text]
-    assert texts[2].startswith("Rank 2 holds the others up: data loading (DataLoader#0), +48.2 ms in each step")
-    assert ["2", "101.3", "50.7", "41.2", "0.40", "4.20", "4.00", ""] in seen.rows
+    assert texts[2] == "Verdict"
+    assert texts[3].startswith("Rank 2 holds the others up: data loading (DataLoader#0), +48.2 ms in each step")
+    assert ["2", "101.3", "50.7", "41.2", "0.40", "4.20", "4.00"] in seen.rows
     assert ["1", "1.0 MiB", "38", "1.20", "3.45", "–", "–"] in seen.rows
     assert ["2", "50.7", "50%", "120.0", "2", "no"] in seen.rows
     assert ["0", "812.3", "38", "52.9", "50.1", "55.5"] in seen.rows
@@ -78,7 +92,7 @@ def test_the_verdict_comes_first_and_figures_are_there() -> None:
     assert "Critical: Rank 2 spends 50.7 ms per step in DataLoader#0. [rank 2; steps 1–3]" in everything
     assert "delay_ms = 48.2" in everything
     assert "train.py --epochs '2 3'" in everything
-    assert "memory, operators: not recorded" in everything
+    assert "kernels, totals: not recorded" in everything
     assert "pin_memory no" in everything
 
 
@@ -90,12 +104,90 @@ def test_a_healthy_an_undecided_and_a_missing_rank() -> None:
     assert "Rank 1 is partial: it was killed by signal 9." in missing
 
 
-def test_bars_are_to_scale() -> None:
+def pictures(text: str) -> dict[str, Any]:
+    """What the page's script draws."""
+    found = re.search(r'<script type="application/json" id="pictures">(.*?)</script>', text, re.DOTALL)
+    assert found
+    drawn: dict[str, Any] = json.loads(found[1])
+    return drawn
+
+
+def test_bars_and_heat_map_have_the_figures_of_the_report() -> None:
+    drawn = pictures(page(results.straggler()))
+    wait = next(trace for trace in drawn["figures"]["breakdown"]["data"] if trace["name"].startswith("comm wait"))
+    assert wait["y"] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert wait["x"] == [48.1, 48.1, 0.4, 48.1]
+    heat = drawn["figures"]["lateness"]["data"][0]
+    assert heat["y"] == ["0", "1", "2", "3"] and heat["x"] == [str(step) for step in range(1, 39)]
+    assert heat["z"][2] == [48.2] * 38 and max(heat["z"][0]) < 0.05
+    assert heat["zmax"] == 48.2
+
+
+def test_a_healthy_run_looks_healthy() -> None:
+    heat = pictures(page(results.healthy()))["figures"]["lateness"]["data"][0]
+    assert max(map(max, heat["z"])) < 0.02 * heat["zmax"]
+
+
+def test_the_step_across_ranks_has_their_bars() -> None:
+    drawn = pictures(page(results.straggler()))["gantt"]
+    assert list(drawn) == ["9", "20"]
+    by_name = {trace["name"]: trace for trace in drawn["9"]["data"]}
+    loading = by_name["data loading"]
+    assert loading["base"] == [0, 0, 0, 0] and loading["x"] == [2.5, 2.5, 50.7, 2.5] and loading["y"] == [0, 1, 2, 3]
+    wait = by_name["waiting for other ranks"]
+    assert wait["y"] == [0, 1, 3] and wait["base"] == [43.7] * 3 and wait["x"] == [48.2] * 3
+    assert drawn["9"]["layout"]["yaxis"]["ticktext"][2] == "<b>▸ rank 2</b>"
     seen = Page(page(results.straggler()))
-    wait = [float(a["width"] or 0) for tag, a in seen.tags if tag == "rect" and a["class"] == "comm_wait" and "x" in a]
-    assert len(wait) == 4
-    assert wait[0] == pytest.approx(100 * 48.1 / (2.5 + 41.2 + 48.1 + 4.2 + 4.0), rel=0.01)
-    assert wait[2] < 1
+    assert ["2", "thread", "data_loading", "DataLoader#0", "0.00", "50.70", "50.7"] in seen.rows
+
+
+def test_a_finding_leads_to_the_step_that_shows_it() -> None:
+    seen = Page(page(results.straggler()))
+    links = [attributes for tag, attributes in seen.tags if "data-step" in attributes]
+    assert [(link["data-step"], link["href"]) for link in links] == [("9", "#step-9")]
+
+
+@pytest.mark.parametrize("make", EVERY)
+def test_plotly_knows_all_that_the_pictures_ask_for(make: Callable[[], Result]) -> None:
+    drawn = pictures(page(make()))
+    for figure in [*drawn["figures"].values(), *drawn["gantt"].values()]:
+        plotly.graph_objects.Figure(figure)  # raises for what it does not know
+
+
+def test_only_the_pages_own_scripts_may_run() -> None:
+    text = page(results.hostile())
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy
+    allowed = dict(part.split(" ", 1) for part in html.unescape(policy[1]).split("; "))
+    assert allowed["default-src"] == "'none'" and "unsafe" not in allowed["script-src"]
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert allowed["script-src"].split() == [f"'sha256-{code}'" for code in hashes]
+    assert len(scripts) == 2
+    assert text.count("<script") == text.count("</script>") == 3
+
+
+def test_eight_ranks_take_less_than_6_mb_and_1024_less_than_20() -> None:
+    eight = len(page(results.healthy(8)).encode())
+    assert eight < 6e6
+    assert eight < 1.25 * len(get_plotlyjs().encode())
+    assert len(page(results.many(1024)).encode()) < 20e6
+
+
+def test_many_ranks_share_rows_and_the_latest_have_their_own() -> None:
+    drawn = pictures(page(results.many(1024)))["figures"]
+    everybody, latest = drawn["lateness"]["data"][0], drawn["latest"]["data"][0]
+    assert len(everybody["y"]) == 64 and everybody["y"][0] == "0–15"
+    assert everybody["z"][0] == [48.2] * 128 and max(map(max, everybody["z"][1:])) < 0.05
+    assert len(latest["y"]) == 24 and latest["y"][0] == "2"
+    some, everything = drawn["breakdown"]["data"], drawn["breakdown-all"]["data"]
+    assert some[0]["y"][0] == "rank 2" and len(some[0]["y"]) == 24
+    assert everything[0]["x"][0] == "2" and len(everything[0]["x"]) == 1024
+
+
+def test_long_tables_are_folded() -> None:
+    assert "<summary>Duration of a step, in ms: 100 rows</summary>" in page(results.healthy(100))
+    assert "<summary>Duration of a step" not in page(results.healthy())
 
 
 def test_null_is_a_dash_and_never_zero() -> None:
@@ -105,15 +197,18 @@ def test_null_is_a_dash_and_never_zero() -> None:
         for row in base.breakdown
     ]
     seen = Page(page(replace(base, breakdown=rows)))
-    assert ["1", "–", "–", "–", "–", "–", "–", ""] in seen.rows
+    assert ["1", "–", "–", "–", "–", "–", "–"] in seen.rows
     assert "None" not in " ".join(seen.texts)
 
 
 def test_hostile_names_are_neutralised() -> None:
     text = page(results.hostile())
-    assert "<script" not in text and "\x1b" not in text and "\x07" not in text and "\x00" not in text
+    assert "<script>alert" not in text and "\x1b" not in text and "\x07" not in text and "\x00" not in text
     assert "\u202e" not in text and "&lt;script&gt;alert(1)" in text
     text.encode()  # no lone surrogates
+    drawn = json.dumps(pictures(text))
+    assert "<script" not in drawn and "&lt;script&gt;alert(1)" in drawn
+    assert not any(0xD800 <= ord(char) < 0xE000 or char == "\x1b" for char in str(pictures(text)))
 
 
 def test_an_empty_result_is_a_page() -> None:
