@@ -8,44 +8,28 @@ from typing import Any
 import polars as pl
 
 from distprof.analyze.inputs import Recording, prepare
+from distprof.analyze.pictures import with_pictures
 from distprof.analyze.registry import analyze
 from distprof.analyze.traces import analyze_traces
 from distprof.clock.align import align
-from distprof.clock.ends import align_by_ends
-from distprof.clock.shift import offsets_ns, shifted
-from distprof.result import Clock, NotObserved, Result, RunInfo
+from distprof.clock.shift import corrections, shifted
+from distprof.result import NotObserved, Result, RunInfo
 from distprof.trace.load import Run
 from distprof.trace.notes import Note
 
 
 def build(run: Run) -> Result:
     """Analyse a run: everything in the result comes from its files."""
-    clock, unseen = _clock(run)
-    tables = shifted(run.tables, offsets_ns(clock))
+    clock, unseen = align(run.tables, recorded=run.manifest is not None)
+    tables = shifted(run.tables, corrections(clock))
     if run.manifest is None:
         sections = analyze_traces(tables, clock, _recording(run))
     else:
-        sections = analyze(prepare(tables, clock, _recording(run)))
+        inputs = prepare(tables, clock, _recording(run))
+        sections = with_pictures(inputs, analyze(inputs))
     notes = [NotObserved(_within(note), None if note.rank is None else [note.rank], note.text) for note in run.notes]
     not_observed = [*notes, *sections.pop("not_observed"), *unseen]
     return Result(run=_run_info(run), clock=clock, groups=run.tables.groups, not_observed=not_observed, **sections)
-
-
-def _clock(run: Run) -> tuple[Clock, list[NotObserved]]:
-    """By the facts. Traces that others recorded are put on one clock by the ends of their collectives, where devices
-    carry these out, since each device has a clock of its own, or where it is not known that all ranks read one."""
-    clock, unseen = align(run.tables.facts)
-    if run.manifest is not None:
-        return clock, unseen
-    by_ends = align_by_ends(run.tables)
-    if by_ends is not None and (clock.verdict == "unaligned" or run.tables.arrival == "started"):
-        return by_ends
-    if clock.verdict == "same_host":
-        method = (
-            "all traces name one host, and their times count from 1970: taken for one clock; nothing was subtracted"
-        )
-        clock = replace(clock, method=method)
-    return clock, unseen
 
 
 def _within(note: Note) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import polars as pl
 
 from distprof.analyze.inputs import Inputs
+from distprof.analyze.settings import setting_rows
 from distprof.analyze.steady import samples_per_step, steps_in_windows
 from distprof.result import Conditions, NotObserved, RankRow, Window
 from distprof.trace.tables import Tables
@@ -104,6 +106,9 @@ def conditions(inputs: Inputs) -> tuple[Conditions, list[NotObserved]]:
         compiled=any(row["compiled"] for row in models) if models else None,
         loader=_by_setting(tables, "loaders"),
         ddp=_by_setting(tables, "ddp"),
+        settings=setting_rows(tables),
+        checksums=_checksums(tables),
+        stopped_after=next((row["stopped_after"] for row in facts if row.get("stopped_after")), None),
     )
     missing = []
     if not shapes:
@@ -113,6 +118,14 @@ def conditions(inputs: Inputs) -> tuple[Conditions, list[NotObserved]]:
         reason = "no model was called in the training thread"
         missing += [NotObserved(f"conditions.{name}", None, reason) for name in ("autocast", "mode", "compiled")]
     return section, missing
+
+
+def _checksums(tables: Tables) -> dict[str, str] | None:
+    """One for each optimizer that all ranks have: of the ranks' own ones, in the order of the ranks."""
+    of_ranks = [tables.facts.get(rank, {}).get("checksums") or {} for rank in range(tables.world_size)]
+    names = set.intersection(*(set(sums) for sums in of_ranks))
+    together = {name: hashlib.sha256("".join(sums[name] for sums in of_ranks).encode()) for name in sorted(names)}
+    return {name: digest.hexdigest() for name, digest in together.items()} or None
 
 
 def _by_setting(tables: Tables, key: str) -> list[dict[str, Any]]:

@@ -7,12 +7,20 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from distprof.analyze.blocking import blocking_calls
+from distprof.analyze.device_parts import DeviceParts, device_parts
 from distprof.analyze.own_time import OwnTime, own_time
-from distprof.analyze.parts import RankParts, rank_parts
+from distprof.analyze.parts import LOADING, RankParts, rank_parts
 from distprof.analyze.steady import on_device
 from distprof.analyze.waits import RankWaits, bound_steps, match, rank_waits
 from distprof.result import Clock
 from distprof.trace.tables import Tables
+
+NO_WINDOW = "no steady step lies inside a Kineto window of this rank"
+NO_DEVICE = "no device trace: the ranks trained on the CPU"
+NO_WORK = "no Kineto window of this rank holds work of a device"
+HOST_UNSEEN = "its windows hold no operators and no calls of the host"
+NO_LOADER = "its traces hold no annotation of a torch DataLoader: other loaders are Python to them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,9 @@ class Inputs:
         waits: rank -> where it was blocked.
         own: each rank's own time by step and zone.
         parts: rank -> what its time consists of.
+        blocking: calls in which hosts waited for devices, see `blocking.BLOCKING`.
+        devices: rank -> what its devices did in its windows, for ranks of which these tell.
+        annotated: the zones are only what torch annotates in traces that others recorded.
     """
 
     tables: Tables
@@ -55,12 +66,21 @@ class Inputs:
     waits: dict[int, RankWaits]
     own: OwnTime
     parts: dict[int, RankParts]
+    blocking: pl.DataFrame
+    devices: dict[int, DeviceParts]
+    annotated: bool = False
+
+    def loading_seen(self, rank: int) -> bool:
+        """Whether it is known when `rank` was in a loader: of the loaders, torch annotates its own."""
+        loading = (pl.col("rank") == rank) & pl.col("kind").is_in(LOADING)
+        return not self.annotated or len(self.tables.zones.filter(loading)) > 0
 
 
 def prepare(tables: Tables, clock: Clock, recording: Recording | None = None) -> Inputs:
     """Compute what several analyses need."""
     matched = match(tables, comparable=clock.verdict != "unaligned" and not on_device(tables))
     waits = {rank: rank_waits(tables, matched, rank) for rank in tables.ranks}
+    blocking = blocking_calls(tables)
     return Inputs(
         tables=tables,
         clock=clock,
@@ -70,4 +90,6 @@ def prepare(tables: Tables, clock: Clock, recording: Recording | None = None) ->
         waits=waits,
         own=own_time(tables, waits),
         parts={rank: rank_parts(tables, matched, waits[rank], rank) for rank in tables.ranks},
+        blocking=blocking,
+        devices=device_parts(tables, blocking, comparable=clock.verdict != "unaligned"),
     )

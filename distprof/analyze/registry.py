@@ -8,12 +8,17 @@ from typing import Any
 from distprof.analyze.breakdown import breakdown
 from distprof.analyze.communication import communication
 from distprof.analyze.data_loading import data_loading
+from distprof.analyze.device_use import device_use
 from distprof.analyze.facts import conditions, ranks, windows
 from distprof.analyze.findings import findings
 from distprof.analyze.inputs import Inputs
+from distprof.analyze.memory import memory
+from distprof.analyze.offers import Judged
+from distprof.analyze.operators import kernels, operators
 from distprof.analyze.overhead import overhead
 from distprof.analyze.steps import steps
 from distprof.analyze.stragglers import stragglers
+from distprof.analyze.syncs import sync_waits
 from distprof.analyze.totals import totals
 from distprof.result import NotObserved
 
@@ -29,10 +34,13 @@ SECTIONS: dict[str, Analysis] = {
     "communication": communication,
     "stragglers": stragglers,
     "data_loading": data_loading,
+    "operators": operators,
+    "kernels": kernels,
+    "memory": memory,
+    "sync_waits": sync_waits,
+    "device_use": device_use,
     "overhead": overhead,
 }
-# Sections that this version does not fill.
-UNFILLED = ("sync_waits", "operators", "memory")
 
 
 def analyze(inputs: Inputs) -> dict[str, Any]:
@@ -42,9 +50,6 @@ def analyze(inputs: Inputs) -> dict[str, Any]:
     for name, analysis in SECTIONS.items():
         sections[name], unseen = analysis(inputs)
         missing += unseen
-    for name in UNFILLED:
-        sections[name] = None
-        missing.append(NotObserved(name, None, "not computed by this version"))
-    sections["findings"] = findings(sections["steps"], sections["stragglers"], sections["data_loading"])
+    sections["findings"] = findings(inputs, Judged.of(sections))
     sections["not_observed"] = missing
     return sections

@@ -41,6 +41,14 @@ def steps_in_windows(tables: Tables, rank: int, window: int | None = None) -> li
     return sorted(inside["step"].to_list())
 
 
+def steps_or_windows(tables: Tables, rank: int) -> tuple[list[int], Intervals]:
+    """The steps of `steps_in_windows`, and their times; of a run without any step none, and the rank's windows."""
+    if tables.step_source == "none":
+        return [], pairs(tables.windows.filter(pl.col("rank") == rank).sort("start"), "start", "end")
+    numbers = steps_in_windows(tables, rank)
+    return numbers, times_of_steps(tables, rank, numbers)
+
+
 def prefer(steps: list[int], known: Set[int]) -> tuple[list[int], bool]:
     """Those of `steps` that are `known`, and True; where there are none all of them, and False."""
     chosen = [step for step in steps if step in known]

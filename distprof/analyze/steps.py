@@ -16,6 +16,7 @@ _BOUNDARIES = {
     "annotation": "ProfilerStep annotations in the trace",
     "none": "none was found",
 }
+_COMPILED = "only Kineto windows tell that a step compiled something, and only where torch annotates it"
 
 
 def steps(inputs: Inputs) -> tuple[Steps, list[NotObserved]]:
@@ -54,7 +55,8 @@ def steps(inputs: Inputs) -> tuple[Steps, list[NotObserved]]:
 
 
 def _missing(section: Steps) -> list[NotObserved]:
-    missing = [NotObserved("steps.excluded.compile", None, "compilation is not recorded by this version")]
+    seen = "" if section.excluded.compile is None else "what was found there is counted: "
+    missing = [NotObserved("steps.excluded.compile", None, f"{seen}{_COMPILED}")]
     if section.samples_per_s is None:
         reason = "no torch DataLoader gave the training thread a batch with tensors in a steady step"
         missing.append(NotObserved("steps.samples_per_s", None, reason))
@@ -103,7 +105,7 @@ def _excluded(tables: Tables, timed: pl.DataFrame) -> Excluded:
     outside = max(0.0, whole - float(timed["ms"].sum()) / ranks)
     return Excluded(
         first=ms.get("first", 0.0),
-        compile=None,
+        compile=ms.get("compile"),
         export=ms.get("export", 0.0),
         out_of_step=outside + ms.get("out_of_step", 0.0),
     )

@@ -15,11 +15,15 @@ _HYPOTHESES: dict[Cause, str] = {
     "gc": "Python's garbage collector stops it more often or for longer than the other ranks",
     "host": "Python code between the recorded zones runs on this rank only, such as logging or checkpointing",
     "zone": "the script's own zone does more on this rank",
+    "uneven_work": "its batches hold more elements than the other ranks' and take it as much longer",
+    "host_to_device": "its copies to the device are larger or slower than the other ranks'",
+    "device": "its device does more, or slower, work than the other ranks'",
 }
 _CHECKS: dict[Cause, str] = {
     "data_loading": "time the dataset's __getitem__ on that rank's host, or give the loader more num_workers",
     "gc": "call gc.freeze() after set-up, or gc.disable() and collect on all ranks at the same step",
     "host": "look at that rank between its zones (`distprof view RUN`); mark suspects with distprof.zone()",
+    "uneven_work": "share out elements and not samples: a sampler that gives all ranks batches of equal size",
 }
 _ANY_CHECK = "look at these steps of that rank and of a peer side by side (`distprof view RUN`)"
 _HIDDEN_SHARE = 0.1  # of its delay: a straggler that imposes less wait is hidden behind another one
@@ -50,7 +54,7 @@ def _of(row: Straggler, judged: Judged) -> Finding:
         steps=row.steps[:5],
         observation=f"rank {row.rank} takes {row.delay:.1f} ms longer than its peers in {when}, mostly in {where}, "
         + ("but comes before a rank that is later still" if hidden else "and the others wait for it"),
-        hypothesis=_HYPOTHESES.get(row.cause, "something that only this rank does"),
+        hypothesis=_HYPOTHESES[row.cause],
         next_check=_CHECKS.get(row.cause, _ANY_CHECK),
         evidence={name: figure for name, figure in figures.items() if figure is not None},
         saves=saves,

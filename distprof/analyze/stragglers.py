@@ -1,138 +1,250 @@
 """Who the others waited for, where that rank lost the time, and how much.
 
-A rank is a straggler if its own time per step (net of waits) exceeds what is usual for its role in most steps, and in
-the median by more than the noise. So the culprit is found and not the victim: a victim's long backward is wait, which
-is not its own time.
-
-What is usual is decided once for the whole run and not step by step. In each step the median over a role's ranks is
-taken out of them all, as what they have in common; the median over steps of what is left is a rank's *level*. Usual is
-the lower median of the levels, which is what at least half of the ranks do. Of eight ranks, then, up to four
-culprits are all seen as late, and of two ranks the slower one; should most ranks be slow, slow is what is usual. Levels
-are medians over many steps and hardly differ among healthy ranks, so taking a low one of them as usual makes nobody
-late; a low one of each single step's times would, as in each step somebody is fast by chance.
+A rank is late if its own time per step (net of waits) exceeds what is usual for its role by more than the noise: in
+most steps, in some, or in turn with other ranks. So the culprit is found and not the victim: a victim's long backward
+is wait, which is not its own time; nor is it what a rank waited for in another group before it came late to this one.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
-from scipy.special import stdtrit
 
+from distprof.analyze import blame
+from distprof.analyze.evidence import Evidence, of_run
 from distprof.analyze.inputs import Inputs
-from distprof.analyze.own_time import HOST, OwnTime
+from distprof.analyze.lateness import Floats, Lateness, lateness
+from distprof.analyze.patterns import FEWEST_LATE, Late, late_ranks
+from distprof.analyze.replay import Replayed, replay
+from distprof.analyze.roles import roles
 from distprof.analyze.steady import FEWEST_STEPS, MS, on_device, prefer, times_of_steps
-from distprof.analyze.waits import UNBOUND, waits_for
-from distprof.result import Cause, NotObserved, Straggler, Stragglers
+from distprof.analyze.waits import ONE, UNBOUND, waits_for
+from distprof.clock.compare import Confidence, confidence
+from distprof.result import NotObserved, Straggler, Stragglers
 from distprof.trace import intervals
 
-SMALLEST_SHARE = 0.05  # of the step: below that nobody is named, however steady it is
-MOST_STEPS = 0.6  # of the steps must show the delay for it to be persistent
-_CONFIDENCE = 0.99865  # of three standard deviations
 _LISTED_STEPS = 100
-
-Floats = npt.NDArray[np.float64]
-
-# Kinds of zones that own time can be lost in. What is lost in distprof's own work is nobody's.
-_CAUSES: dict[str, Cause] = {
-    "data_loading": "data_loading",
-    "loader_first": "data_loading",
-    "loader_start": "data_loading",
-    "loader_end": "data_loading",
-    "forward": "forward",
-    "evaluation": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "checkpoint": "host",
-    "gc": "gc",
-    "zone": "zone",
-    "host": "host",
-}
+_FEW_STEPS = 10  # in which half of them may be late by chance
 
 
 def stragglers(inputs: Inputs) -> tuple[Stragglers, list[NotObserved]]:
-    """Judge every rank against its peers."""
-    tables, own = inputs.tables, inputs.own
-    reason = _why_undecided(inputs)
-    if reason is not None:
-        return _section("undecided", reason, own), []
-    if tables.world_size == 1:
-        return _section("none", "there is one rank, and nobody waits for it", own), []
+    """Judge every rank of a run against its peers."""
+    return judge(of_run(inputs))
 
-    roles = _roles(inputs)
-    delays = _against_usual(own.of_kind(*_CAUSES), roles)
-    noise = _noise(inputs, delays, roles)
-    medians = np.median(delays, axis=1)
-    named = [
-        index
-        for index in range(len(own.ranks))
-        if medians[index] > noise and np.mean(delays[index] > noise / 2) >= MOST_STEPS
-    ]
-    named.sort(key=lambda index: -medians[index])
-    rows = [_describe(inputs, delays, roles, index, noise) for index in named]
-    ms = noise / MS
+
+def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
+    """Judge every rank against its peers."""
+    tables, own = evidence.tables, evidence.own
+    reason = _why_undecided(evidence)
+    if reason is not None:
+        return _section(evidence, "undecided", reason), []
+    if tables.world_size == 1:
+        return _section(evidence, "none", "there is one rank, and nobody waits for it"), []
+
+    found, peers = _lateness(evidence)
+    culprits = _with_one_reason(
+        [_Culprit.of(evidence, found, late, peers) for late in late_ranks(found, peers, evidence.step)]
+    )
+    named = [culprit for culprit in culprits if culprit.stands_on is not None]
     missing = sorted(set(range(tables.world_size)) - set(own.ranks))
-    if rows:
-        why = f"own time per step exceeds the peers' by more than {ms:.1f} ms in most of {len(own.steps)} steps"
+    steps = len(own.steps)
+    if named:
+        why = _why(found, named, steps)
         if missing:
             why += f"; {_ranks(missing)} left no recording of steps and may be another"
-        return _section("straggler", why, own, noise=ms, rows=rows), [*_missing(rows), _UNSEEN]
+        return _told(evidence, found, named, why)
+    if culprits:
+        late = _ranks(sorted(culprit.rank for culprit in culprits))
+        why = f"the delay of {late} is less than what the clocks of the ranks may be wrong by"
+        return _section(evidence, "undecided", why, found), []
     if missing:
         why = f"{_ranks(missing)} left no recording of steps and may be who the others waited for"
-        return _section("undecided", why, own, noise=ms), []
-    alone = [own.ranks[members[0]] for members in roles if len(members) == 1]
+        return _section(evidence, "undecided", why, found), []
+    alone = [own.ranks[members[0]] for members in peers if len(members) == 1]
     if alone:
         why = f"{_ranks(alone)} had other collectives than all others, so that there is nobody to compare with"
-        return _section("undecided", why, own, noise=ms), []
-    why = f"no rank's own time per step exceeds its peers' by more than {ms:.1f} ms in {len(own.steps)} steps"
-    return _section("none", why, own, noise=ms), [_UNSEEN]
+        return _section(evidence, "undecided", why, found), []
+    ms = found.noise / MS
+    longer = (np.median(found.delays, axis=1) > found.noise) & (found.holds_up > found.noise)
+    by_chance = [own.ranks[index] for index in np.flatnonzero(longer)]
+    if by_chance and steps < _FEW_STEPS:
+        why = f"{_ranks(by_chance)} took longer than the peers, but not in most of {steps} steps by more than chance"
+        return _section(evidence, "undecided", why, found), []
+    if found.noise > evidence.step:
+        why = f"{steps} steps tell too little: by chance a rank may take {ms:.1f} ms longer in them, more than a step"
+        return _section(evidence, "undecided", why, found), []
+    why = f"no rank's own time per step exceeds its peers' by more than {ms:.1f} ms in {steps} steps"
+    return _section(evidence, "none", why, found), []
 
 
-_UNSEEN = NotObserved(
-    "stragglers.ranks.pattern",
-    None,
-    "delays in fewer than most steps, or of ranks taking turns, are not looked for yet",
-)
+def extra_time(inputs: Inputs) -> Floats:
+    """Own time of each rank in each steady step less what is usual for its role, in ns; shape (R, S)."""
+    return _lateness(of_run(inputs))[0].delays
 
 
-def _missing(rows: list[Straggler]) -> list[NotObserved]:
-    missing = [NotObserved("stragglers.ranks.saved_if_fixed", [row.rank for row in rows], "no replay in this version")]
-    unbound = [row.rank for row in rows if row.imposed_wait is None]
-    if unbound:
+def _lateness(evidence: Evidence) -> tuple[Lateness, list[list[int]]]:
+    """How late the ranks were, and which of them, as places in `own.ranks`, have one role."""
+    own = evidence.own
+    peers = roles(own.ranks, evidence.calls, evidence.tables.groups)
+    places = list(blame.places(own).values())
+    times = np.stack([own.own[:, :, zones].sum(axis=2) for zones in places], axis=2).astype(np.float64)
+    return lateness(times, peers, evidence.step), peers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Culprit:
+    """A late rank. `delay` is in ns, in the steps that count; `cost` is the same over all steps; `extra` in each."""
+
+    late: Late
+    rank: int
+    role: list[int]
+    lost: blame.Lost
+    delay: float
+    cost: float
+    extra: Floats
+    stands_on: Confidence | None
+
+    @classmethod
+    def of(cls, evidence: Evidence, found: Lateness, late: Late, peers: list[list[int]]) -> _Culprit:
+        own = evidence.own
+        role = next(members for members in peers if late.index in members)
+        lost = blame.where_lost(own, role, late)
+        persistent = late.pattern == "persistent"
+        delays = found.delays[late.index] if persistent else np.maximum(lost.extra, 0.0)
+        delay = float(np.median(delays[late.counted]))
+        # In most steps: the same extra in each. What is beyond it in one of them is noise.
+        extra = np.full(len(delays), delay) if persistent else np.where(late.steps, delays, 0.0)
+        if blame.uneven_work(own, evidence.tables.batches, role, late, lost):
+            lost = replace(lost, cause="uneven_work")
+        return cls(
+            late=late,
+            rank=own.ranks[late.index],
+            role=role,
+            lost=lost,
+            delay=delay,
+            cost=float(extra.mean()),
+            extra=extra,
+            stands_on=confidence(evidence.clock, delay, own.ranks, device=evidence.device),
+        )
+
+
+def _with_one_reason(culprits: list[_Culprit]) -> list[_Culprit]:
+    """Ranks that seem to take turns, and each for a reason of its own, are late by themselves."""
+    turning = [each for each in culprits if each.late.pattern == "rotating"]
+    if len({each.lost.cause for each in turning}) <= 1:
+        return culprits
+    others = [each for each in culprits if each not in turning]
+    often = [each for each in turning if each.late.steps.sum() >= FEWEST_LATE]
+    return others + [replace(each, late=replace(each.late, pattern="intermittent")) for each in often]
+
+
+def _told(evidence: Evidence, found: Lateness, named: list[_Culprit], why: str) -> tuple[Stragglers, list[NotObserved]]:
+    """The section that names them, the costliest first, with what would be had they lost no time."""
+    own = evidence.own
+    named = sorted(named, key=lambda culprit: -culprit.cost)
+    kept = {each.late.index: blame.kept(own, each.role, each.late, each.extra) for each in named}
+    known = all(step in evidence.bound for step in own.steps)
+    replayed = None
+    if known:
+        changes = [*({index: share} for index, share in kept.items()), kept]
+        replayed = replay(evidence.tables, own, evidence.waits, evidence.matched, changes)
+    rows = [_row(evidence, each, replayed, number) for number, each in enumerate(named)]
+    section = _section(evidence, "straggler", why, found)
+    saved = None if replayed is None else _per_step(evidence, replayed, len(named))
+    missing = []
+    if unbound := [row.rank for row in rows if row.imposed_wait is None]:
         missing.append(NotObserved("stragglers.ranks.imposed_wait", unbound, UNBOUND))
-    return missing
+    if replayed is None:
+        unplayed = [row.rank for row in rows]
+        missing.append(NotObserved("stragglers.ranks.saved_if_fixed", unplayed, UNBOUND))
+        missing.append(NotObserved("stragglers.saved_if_all_fixed", None, UNBOUND))
+    return replace(section, ranks=rows, saved_if_all_fixed=saved), missing
 
 
-def _why_undecided(inputs: Inputs) -> str | None:
-    tables, own = inputs.tables, inputs.own
+def _row(evidence: Evidence, culprit: _Culprit, replayed: Replayed | None, number: int) -> Straggler:
+    own, late, rank = evidence.own, culprit.late, culprit.rank
+    steps = [step for step, is_late in zip(own.steps, late.steps.tolist(), strict=True) if is_late]
+    counted = [step for step, counts in zip(own.steps, late.counted.tolist(), strict=True) if counts]
+    matched, via = evidence.matched, list[int]()
+    if replayed is not None:
+        handed = blame.handed_on(replayed, number, rank, culprit.delay)
+        via = blame.through(handed, counted)
+        taken = handed.select(*ONE, "last_rank", culprit=pl.lit(rank, pl.Int32))
+        matched = matched.join(taken, on=[*ONE, "last_rank"], how="left").with_columns(
+            last_rank=pl.coalesce("culprit", "last_rank")
+        )
+    arrivals = _last_arrivals(evidence)
+    last = arrivals.filter(pl.col("last_rank") == rank)
+    groups = last.group_by("group").len().sort("len", "group", descending=[True, False])["group"]
+    return Straggler(
+        rank=rank,
+        cause=culprit.lost.cause,
+        zone=culprit.lost.zone,
+        pattern=late.pattern,
+        steps=steps[:_LISTED_STEPS],
+        group=int(groups[0]) if len(groups) else None,
+        via=via,
+        delay=culprit.delay / MS,
+        imposed_wait=_imposed_wait(evidence, matched, rank, counted),
+        last_arrivals=last.height,
+        of_collectives=arrivals.height,
+        saved_if_fixed=None if replayed is None else _per_step(evidence, replayed, number),
+        confidence=culprit.stands_on,  # type: ignore[arg-type]
+    )
+
+
+def _per_step(evidence: Evidence, replayed: Replayed, change: int) -> float:
+    """What a change saves, in ms per step."""
+    return max(0.0, float(replayed.saved[change])) / len(evidence.own.steps) / MS
+
+
+def _why(found: Lateness, named: list[_Culprit], steps: int) -> str:
+    parts = []
+    if any(culprit.late.pattern == "persistent" for culprit in named):
+        parts.append(f"by more than {found.noise / MS:.1f} ms in most of {steps} steps")
+    if any(culprit.late.pattern != "persistent" for culprit in named):
+        parts.append(
+            f"by more than {found.noise_of_a_step / MS:.1f} ms in some of {steps} steps, more often than chance"
+        )
+    return f"own time per step exceeds the peers' {' and '.join(parts)}"
+
+
+def _why_undecided(evidence: Evidence) -> str | None:
+    tables, own = evidence.tables, evidence.own
     if not tables.ranks:
         return "no rank left a recording"
     if tables.step_source == "none":
         return "no step boundary was found"
+    if len(own.steps) == 1:
+        return f"one step only: 1 is steady on all ranks, and {FEWEST_STEPS} are needed"
     if len(own.steps) < FEWEST_STEPS:
-        return f"too few steps: {len(own.steps)} steady on all ranks, and {FEWEST_STEPS} are needed"
-    if on_device(tables):
-        return "the ranks train on a device, and the host's times do not tell who was waited for"
-    if tables.world_size > 1 and inputs.clock.verdict == "unaligned":
+        inside = " and inside the windows" if evidence.basis == "window" else ""
+        return f"too few steps: {len(own.steps)} steady{inside} on all ranks, and {FEWEST_STEPS} are needed"
+    if on_device(tables) and not evidence.device:
+        return (
+            "the ranks train on a device and no window holds its kernels; the host's times do not tell who was waited "
+            "for"
+        )
+    if evidence.unknown is not None:
+        return evidence.unknown
+    if tables.world_size > 1 and evidence.clock.verdict == "unaligned":
         return "the ranks' clocks are not aligned"
-    if tables.world_size > 1 and not _binding(inputs).height:
+    if tables.world_size > 1 and not evidence.calls.filter("binds").height:
         return "no collective was seen in which ranks wait for each other"
     return None
 
 
-def _section(
-    verdict: str, why: str, own: OwnTime, *, noise: float | None = None, rows: list[Straggler] | None = None
-) -> Stragglers:
+def _section(evidence: Evidence, verdict: str, why: str, found: Lateness | None = None) -> Stragglers:
     return Stragglers(
-        basis="zones",
-        steps_used=len(own.steps),
+        basis=evidence.basis,
+        steps_used=len(evidence.own.steps),
         verdict=verdict,  # type: ignore[arg-type]
         why=why,
-        noise=noise,
-        ranks=rows or [],
+        noise=None if found is None else found.noise / MS,
+        noise_of_a_step=None if found is None else found.noise_of_a_step / MS,
+        ranks=[],
     )
 
 
@@ -140,130 +252,33 @@ def _ranks(numbers: list[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _in_steps(inputs: Inputs) -> pl.DataFrame:
-    """The collectives of the steps that are judged."""
-    return inputs.matched.filter(pl.col("step").is_in(inputs.own.steps))
-
-
-def _binding(inputs: Inputs) -> pl.DataFrame:
-    return _in_steps(inputs).filter(pl.col("binds"))
-
-
-def _roles(inputs: Inputs) -> list[list[int]]:
-    """Ranks by their role, as indices: those with the same kinds of collectives in groups of the same size.
-
-    A group of one rank is none.
-    """
-    done: dict[int, set[tuple[str, int]]] = defaultdict(set)
-    with_others = _in_steps(inputs).filter(pl.col("members") > 1)
-    for rank, kind, members in with_others.select("rank", "kind", "members").unique().iter_rows():
-        done[rank].add((kind, members))
-    roles: dict[frozenset[tuple[str, int]], list[int]] = {}
-    for index, rank in enumerate(inputs.own.ranks):
-        roles.setdefault(frozenset(done[rank]), []).append(index)
-    return list(roles.values())
-
-
-def _against_usual(values: npt.NDArray[np.int64], roles: list[list[int]]) -> Floats:
-    """Each rank's values less what is usual for its role, see the module; both of shape (R, S)."""
-    result = np.zeros(values.shape, dtype=np.float64)
-    for members in roles:
-        excess = values[members] - np.median(values[members], axis=0)
-        levels = np.sort(np.median(excess, axis=1))
-        result[members] = excess - levels[(len(levels) - 1) // 2]
-    return result
-
-
-def _noise(inputs: Inputs, delays: Floats, roles: list[list[int]]) -> float:
-    """The larger of a share of the step, and what a healthy rank's delay may be by chance; in ns.
-
-    By chance is three standard errors of the median difference between the noisiest rank and the usual one, by
-    Student's distribution: a spread that was seen in few steps may be far too small.
-    """
-    used = inputs.tables.steps.filter(pl.col("step").is_in(inputs.own.steps))
-    step = float((used["end"] - used["start"]).median() or 0)  # type: ignore[arg-type]
-    steps = delays.shape[1]
-    errors = [0.0]
-    for members in roles:
-        usual = min(members, key=lambda index: abs(np.median(delays[index])))
-        differences = delays[members] - delays[usual]
-        deviation = 1.4826 * np.median(np.abs(differences - np.median(differences, axis=1, keepdims=True)), axis=1)
-        errors.append(1.2533 * float(deviation.max()) / steps**0.5)
-    return max(SMALLEST_SHARE * step, float(stdtrit(steps - 1, _CONFIDENCE)) * max(errors))
-
-
-def _describe(inputs: Inputs, delays: Floats, roles: list[list[int]], index: int, noise: float) -> Straggler:
-    own = inputs.own
-    rank = own.ranks[index]
-    cause, zone = _cause(own, roles, index)
-    late = [step for step, delay in zip(own.steps, delays[index], strict=True) if delay > noise]
-    arrivals = _last_arrivals(inputs)
-    last = arrivals.filter(pl.col("last_rank") == rank)
-    groups = last.group_by("group").len().sort("len", "group", descending=[True, False])["group"]
-    return Straggler(
-        rank=rank,
-        cause=cause,
-        zone=zone,
-        pattern="persistent",
-        steps=late[:_LISTED_STEPS],
-        group=int(groups[0]) if len(groups) else None,
-        via=[],
-        delay=float(np.median(delays[index])) / MS,
-        imposed_wait=_imposed_wait(inputs, rank),
-        last_arrivals=last.height,
-        of_collectives=arrivals.height,
-        saved_if_fixed=None,
-        confidence="same_clock",
-    )
-
-
-def _cause(own: OwnTime, roles: list[list[int]], index: int) -> tuple[Cause, str | None]:
-    """The cause that most of the rank's delay has, and the name of the zone that most of that was lost in.
-
-    Each of the user's zones is a cause by itself; other zones of one kind are one.
-    """
-    zones_of: dict[tuple[Cause, str], list[int]] = {}
-    for zone, (kind, name) in enumerate(own.zones):
-        if kind in _CAUSES:
-            zones_of.setdefault((_CAUSES[kind], name if kind == "zone" else ""), []).append(zone)
-
-    def delays(zones: Sequence[int]) -> Floats:
-        of_rank: Floats = _against_usual(own.own[:, :, zones].sum(axis=2), roles)[index]
-        return of_rank
-
-    cause, zones = max(zones_of.items(), key=lambda item: float(np.median(delays(item[1]))))
-    # The mean, since a zone's name may change in the course of the run.
-    worst = max(zones, key=lambda zone: float(np.mean(delays([zone]))))
-    return cause[0], None if own.zones[worst] == HOST else own.zones[worst][1]
-
-
-def _imposed_wait(inputs: Inputs, culprit: int) -> float | None:
-    """Wait per step that each other rank had for `culprit`, united, in ms: the mean over these ranks."""
-    used, bound = prefer(inputs.own.steps, inputs.bound)
+def _imposed_wait(evidence: Evidence, matched: pl.DataFrame, culprit: int, counted: list[int]) -> float | None:
+    """Wait in each of the steps that count that each other rank had for `culprit`, united, in ms: the mean."""
+    used, bound = prefer(counted, evidence.bound)
     per_rank = []
-    for rank in inputs.own.ranks:
+    for rank in evidence.own.ranks:
         if rank == culprit:
             continue
-        steps = times_of_steps(inputs.tables, rank, used)
-        waited = waits_for(inputs.matched, inputs.waits[rank], rank, culprit)
+        steps = times_of_steps(evidence.tables, rank, used)
+        waited = waits_for(matched, evidence.waits[rank], rank, culprit)
         per_rank.append(float(np.mean(intervals.covered(waited, steps[:, 0], steps[:, 1]))))
-    return float(np.mean(per_rank)) / MS if bound else None
+    return float(np.mean(per_rank)) / MS if bound and per_rank else None
 
 
-def _last_arrivals(inputs: Inputs) -> pl.DataFrame:
+def _last_arrivals(evidence: Evidence) -> pl.DataFrame:
     """Who was the last to arrive: `group`, `step`, `last_rank`, one row for each step in which a group met.
 
     Of a group's collectives in a step the one counts that its members waited for the longest in all. So one delay is
     one late arrival, whether one collective or eight asynchronous ones follow it.
     """
     return (
-        _binding(inputs)
+        evidence.calls.filter("binds")
         .drop_nulls("binds_until")
-        .with_columns(wait=pl.col("binds_until") - pl.col("created"))
+        .with_columns(wait=pl.col("binds_until") - pl.col("arrived"))
         .group_by("group", "seq", "kind")
         .agg(pl.col("step").min(), pl.col("last_rank").sort_by("wait").last(), pl.col("wait").sum())
         .sort("wait", "seq")
-        .group_by("group", "step")
+        .group_by("group", "step", maintain_order=True)
         .agg(pl.col("last_rank").last())
         .sort("group", "step")
     )

@@ -8,16 +8,22 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from distprof.analyze.arrivals import arrivals
 from distprof.analyze.bandwidth import bandwidths
 from distprof.analyze.data_loading import STALL_SHARE
+from distprof.analyze.evidence import of_traces
 from distprof.analyze.findings import findings
 from distprof.analyze.inputs import Inputs, Recording, prepare
+from distprof.analyze.offers import Judged
+from distprof.analyze.pictures import with_pictures
 from distprof.analyze.registry import analyze
 from distprof.analyze.steady import FEWEST_STEPS, MS, pairs, steady_steps, times_of_steps
-from distprof.analyze.totals import Work, work_of
+from distprof.analyze.stragglers import judge
+from distprof.analyze.trace_parts import NO_ZONES, trace_parts
+from distprof.analyze.transfer_models import transfer_models
+from distprof.analyze.waits import bound_steps, match
+from distprof.analyze.work import Work, work_of
+from distprof.clock.compare import undecided_ns
 from distprof.result import (
-    BreakdownRow,
     Clock,
     CollectiveKind,
     Communication,
@@ -37,7 +43,6 @@ from distprof.trace.tables import STEPS, Tables, empty
 
 _KNOWN = (*SYMMETRIC, "broadcast", "reduce", "gather", "scatter")
 _LEAST_LATE_NS = 20_000  # what rounded times and scheduling explain is no lateness
-_NO_ZONES = "traces alone hold no zones: when the training thread was blocked is not known"
 _WINDOW_ONLY = "traces alone hold a window: what came before, between and after its steps is not known"
 _NO_STEPS = "no step was recorded on all ranks"
 
@@ -49,34 +54,46 @@ def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[s
     sections that traces alone can fill, or fill otherwise, are replaced.
     """
     without_steps = replace(tables, steps=empty(STEPS))
-    inputs = replace(prepare(without_steps, clock, recording), tables=tables)
+    matched = match(tables, comparable=clock.verdict != "unaligned")
+    prepared = prepare(without_steps, clock, recording)
+    on_cpu = [rank for rank in tables.ranks if rank not in prepared.devices]
+    inputs = replace(
+        prepared,
+        tables=tables,
+        annotated=True,
+        bound=bound_steps(tables, matched),
+        parts=prepared.parts | {rank: trace_parts(tables, matched, rank) for rank in on_cpu},
+    )
     sections = analyze(inputs)
     communication, missing = _communication(inputs)
-    stragglers = _stragglers(inputs)
+    stragglers, unjudged = _stragglers(inputs)
     loading, no_loading = _data_loading(tables)
+    found = findings(
+        inputs,
+        Judged.of({**sections, "communication": communication, "stragglers": stragglers, "data_loading": loading}),
+    )
     # Zeros of what a window cannot show are none.
-    first = sections["steps"].excluded.first or None
+    excluded = sections["steps"].excluded
+    first = excluded.first or None
     beyond = ["export", "out_of_step", *(["first"] if first is None else [])]
     unseen = [NotObserved(f"steps.excluded.{name}", None, _WINDOW_ONLY) for name in beyond]
     alone = {
-        "breakdown": "traces of others are not cut into parts of a step by this version; `totals` has their unions",
         "overhead": "not recorded by distprof: what the recording cost is not known",
         "conditions": "traces do not tell them",
     }
     replaced = ("stragglers", "communication", "data_loading", *alone)
     kept = [row for row in sections["not_observed"] if row.what.split(".")[0] not in replaced]
-    return {
+    told = {
         **sections,
-        "steps": replace(sections["steps"], excluded=Excluded(first=first)),
+        "steps": replace(sections["steps"], excluded=Excluded(first=first, compile=excluded.compile)),
         "conditions": replace(sections["conditions"], loader=None, ddp=None),
-        "breakdown": list[BreakdownRow](),
         "communication": communication,
         "stragglers": stragglers,
         "data_loading": loading,
-        "findings": [*_silence(tables), *findings(sections["steps"], stragglers, loading)],
+        "findings": [*_silence(tables), *found],
         "not_observed": [
             *missing,
-            NotObserved("stragglers.ranks", None, stragglers.why),
+            *unjudged,
             *no_loading,
             *(NotObserved(what, None, reason) for what, reason in alone.items()),
             *unseen,
@@ -84,6 +101,7 @@ def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[s
             *kept,
         ],
     }
+    return with_pictures(inputs, told)
 
 
 def _inferred_groups(tables: Tables) -> list[NotObserved]:
@@ -122,7 +140,7 @@ def _data_loading(tables: Tables) -> tuple[DataLoading, list[NotObserved]]:
 
 def _communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
     tables = inputs.tables
-    calls = arrivals(tables)
+    calls = match(tables)
     used = steady_steps(tables)
     comparable = inputs.clock.verdict != "unaligned"
     device = tables.arrival == "started"
@@ -135,6 +153,7 @@ def _communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
     total, exposed = means["total"], means["exposed"]
     recorded = pl.col("members") - _absent(tables, logical)
     found = logical.height > 0 or tables.world_size == 1
+    models, no_model = transfer_models(calls, used) if comparable else ([], [])
     section = Communication(
         basis="window",
         steps_used=len(used),
@@ -150,16 +169,17 @@ def _communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
         per_rank=rows,
         by_kind=_by_kind(calls, comparable=comparable),
         buckets=[],
+        transfer_models=models,
     )
-    missing = []
+    missing = list(no_model)
     if not logical.height and tables.world_size > 1:
         missing.append(NotObserved("communication", None, _no_communication(tables)))
     elif not used:
         missing.append(NotObserved("communication.total", None, _NO_STEPS))
     else:
         if exposed is None and not device:
-            missing.append(NotObserved("communication.exposed", None, _NO_ZONES))
-        unbound = logical.filter(pl.col("last_arrived").is_null() & pl.col("step").is_in(used)).height
+            missing.append(NotObserved("communication.exposed", None, NO_ZONES))
+        unbound = logical.filter(pl.col("binds_until").is_null() & pl.col("step").is_in(used)).height
         if means["wait"] is None:
             reason = "no collective is known to have bound the ranks, or their clocks cannot be compared"
             missing.append(NotObserved("communication.wait", None, reason))
@@ -168,7 +188,8 @@ def _communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
                 f"{unbound} collectives in these steps were not seen on all members, or bind nobody: no wait for them"
             )
             missing.append(NotObserved("communication.wait", None, reason))
-    missing.append(NotObserved("communication.buckets", None, "traces alone do not tell DDP's buckets"))
+    of_buckets = "traces alone do not tell DDP's buckets"
+    missing += [NotObserved(f"communication.{name}", None, of_buckets) for name in ("buckets", "gradients")]
     return section, missing
 
 
@@ -187,9 +208,9 @@ def _of_rank(
     def per_step(a: Intervals) -> float | None:
         return float(intervals.covered(a, steps[:, 0], steps[:, 1]).mean()) / MS if len(steps) else None
 
-    bound = own.filter(pl.col("last_arrived").is_not_null())
+    bound = own.filter(pl.col("binds_until").is_not_null())
     waits = intervals.union(
-        pairs(bound.with_columns(pl.min_horizontal("last_arrived", "ended")), "arrived", "last_arrived")
+        pairs(bound.with_columns(pl.min_horizontal("binds_until", "ended")), "arrived", "binds_until")
     )
     total = per_step(work.comm) if len(own) else None
     wait = per_step(intervals.intersect(waits, work.comm)) if comparable and len(bound) else None
@@ -207,9 +228,9 @@ def _exposed(work: Work) -> Intervals:
 
 
 def _by_kind(calls: pl.DataFrame, *, comparable: bool) -> list[CollectiveKind]:
-    wait = (pl.col("last_arrived") - pl.col("arrived")) / MS
+    wait = (pl.col("binds_until") - pl.col("arrived")) / MS
     # The clocks of devices differ by some us, so that an end can come before the last arrival.
-    transfer = ((pl.col("ended") - pl.col("last_arrived")) / MS).clip(lower_bound=0.0)
+    transfer = ((pl.col("ended") - pl.col("binds_until")) / MS).clip(lower_bound=0.0)
     table = (
         calls.group_by("kind", "group", "bytes")
         .agg(
@@ -239,28 +260,35 @@ def _by_kind(calls: pl.DataFrame, *, comparable: bool) -> list[CollectiveKind]:
     return rows
 
 
-def _stragglers(inputs: Inputs) -> Stragglers:
-    tables = inputs.tables
-    missing = sorted(set(range(tables.world_size)) - set(tables.ranks))
-    why = "traces hold a window and no zones: what a late rank did before it arrived is not judged"
-    if missing:
-        why = f"rank {_listed(missing)} left no trace and may be the one the others waited for; {why}"
-    if inputs.clock.verdict != "unaligned":
-        bound = arrivals(tables).filter(pl.col("last_arrived").is_not_null()).unique(["group", "seq", "kind"])
-        errors = {row.rank: round(row.error_us * 1e3) for row in inputs.clock.ranks if row.error_us is not None}
-        error = sum(
-            pl.col(rank).replace_strict(errors, default=0, return_dtype=pl.Int64)
-            for rank in ("last_rank", "second_rank")
-        )
-        late = bound.filter(pl.col("last_rank").is_not_null() & (pl.col("late_ns") > error + _LEAST_LATE_NS))
-        counts = late["last_rank"].value_counts().sort("count", "last_rank")
-        if len(counts) and late.height < 2 * counts["count"][-1] >= bound.height:
-            rank, count = counts.row(-1)
-            beyond = " and the error of the clocks" if errors else ""
-            why += f"; rank {rank} was the last to arrive at {count} of {bound.height} collectives"
-            why += f", by more than {_LEAST_LATE_NS // 1000} us{beyond}"
-    steps = len(steady_steps(tables))
-    return Stragglers(basis="window", steps_used=steps, verdict="undecided", why=why, noise=None, ranks=[])
+def _stragglers(inputs: Inputs) -> tuple[Stragglers, list[NotObserved]]:
+    evidence = of_traces(inputs)
+    section, missing = judge(evidence)
+    if section.verdict == "undecided":
+        section = replace(section, why=section.why + _who_came_last(inputs, evidence.matched))
+        missing = [*missing, NotObserved("stragglers.ranks", None, section.why)]
+    return section, missing
+
+
+def _who_came_last(inputs: Inputs, matched: pl.DataFrame) -> str:
+    """Which rank was clearly the last at most collectives, if one was: a part of a sentence, or nothing."""
+    errors = undecided_ns(inputs.clock, device=inputs.tables.arrival == "started" and bool(inputs.clock.devices))
+    off = pl.col("rank").replace_strict(errors, default=0, return_dtype=pl.Int64)
+    bound = matched.drop_nulls("binds_until").with_columns(off=off).sort("arrived")
+    last = bound.group_by("group", "seq", "kind").agg(
+        pl.col("rank").last(),
+        late=pl.col("arrived").last() - pl.col("arrived").slice(-2, 1).first(),
+        error=pl.col("off").slice(-2).sum(),
+    )
+    late = last.filter(pl.col("late") > pl.col("error") + _LEAST_LATE_NS)
+    counts = late["rank"].value_counts().sort("count", "rank")
+    if not len(counts) or not late.height < 2 * counts["count"][-1] >= last.height:
+        return ""
+    rank, count = counts.row(-1)
+    beyond = " and the error of the clocks" if any(errors.values()) else ""
+    return (
+        f"; rank {rank} was the last to arrive at {count} of {last.height} collectives, by more than "
+        f"{_LEAST_LATE_NS // 1000} us{beyond}"
+    )
 
 
 def _listed(ranks: list[int]) -> str:

@@ -13,7 +13,9 @@ from distprof.result import NotObserved, TransferModel
 # Sizes that span less cannot tell latency and bandwidth apart; medians of fewer calls are no medians.
 _SPAN = 4
 _FEWEST_CALLS = 3
+# A busy machine scatters single calls; what counts is how well the medians are known.
 _LARGEST_ERROR = 0.35
+_OF_MEDIAN = 1.4826 * 1.2533  # the standard error of a median, from the median deviation and the number of values
 _LEAST_GROWTH = 0.05
 _PER_GBPS = 1e6  # bytes per ms
 
@@ -79,11 +81,14 @@ def _fit(group: int, calls: pl.DataFrame, at_once: int) -> TransferModel | str:
     (latency, per_byte), _ = nnls(np.column_stack([np.ones(len(size)), size]) / took[:, None], np.ones(len(size)))
     if size[-1] * per_byte < _LEAST_GROWTH * latency or per_byte <= 0:
         return "its all-reduces take hardly longer the larger they are: only their latency shows"
-    called = calls.filter(pl.col("bytes").is_in(sizes["bytes"].implode()))
-    each = called["took"].to_numpy()
-    error = float(np.median(np.abs(latency + called["bytes"].to_numpy() * per_byte - each) / each))
-    if error > _LARGEST_ERROR:
-        return f"latency and bandwidth explain the transfers only to {error:.0%}"
+    off = (
+        calls.join(sizes.select("bytes", "calls"), on="bytes")
+        .with_columns(off=((latency + pl.col("bytes") * per_byte) / pl.col("took") - 1).abs())
+        .with_columns(of_median=_OF_MEDIAN * pl.col("off").median().over("bytes") / pl.col("calls").sqrt())
+    )
+    uncertain = float(off.select(pl.col("of_median").max()).item())
+    if uncertain > _LARGEST_ERROR:
+        return f"latency and bandwidth explain the median transfers only to {uncertain:.0%}"
     return TransferModel(
         group=group,
         latency=float(latency),
@@ -92,7 +97,7 @@ def _fit(group: int, calls: pl.DataFrame, at_once: int) -> TransferModel | str:
         calls=int(sizes["calls"].sum()),
         smallest_bytes=int(size[0]),
         largest_bytes=int(size[-1]),
-        error=error,
+        error=float(off.select(pl.col("off").median()).item()),
     )
 
 

@@ -1,7 +1,8 @@
 """Where a rank's training thread was blocked on a collective, and how much of that was waiting for others.
 
-Judged on `created` (see the design: gloo's worker threads mask the starts). A collective of a symmetric kind ends
-nowhere before everybody has created it, so a rank waits in it from its own creation to the last one's.
+Of gloo's collectives a rank has arrived when it created them, since worker threads mask the starts; of a device's when
+the kernel began (`Tables.arrival`). A collective of a symmetric kind ends nowhere before everybody has arrived, so a
+rank waits in it from its own arrival to the last one's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from distprof.trace.tables import Tables
 # Kinds in which every end comes after every start.
 # The flight recorder does not tell the splits of an all-to-all, and where they are not known it binds nobody.
 SYMMETRIC = tuple(kind for kind in kinds.SYMMETRIC if kind != "all_to_all")
-_ONE = ["group", "seq", "kind"]  # what the members' parts of one collective have in common
+_CLOCKS_APART_NS = 20_000  # devices' clocks differ by some us after they were aligned, too
+ONE = ["group", "seq", "kind"]  # what the members' parts of one collective have in common
 # Of what `match` returns, DDP's broadcasts of its buffers: they block where they are created.
 IN_FORWARD = pl.col("binds") & (pl.col("kind") == "broadcast")
 
@@ -38,11 +40,13 @@ class RankWaits:
         blocked: the training thread did nothing but wait for collectives.
         pending: it had created a collective that somebody else had not, whether it was blocked or went on.
         waits: what lies in both.
+        arrived: when it arrived at the collectives in which it waits for others, ascending.
     """
 
     blocked: Intervals
     pending: Intervals
     waits: Intervals
+    arrived: Times
 
 
 def match(tables: Tables, *, comparable: bool = True) -> pl.DataFrame:
@@ -54,9 +58,10 @@ def match(tables: Tables, *, comparable: bool = True) -> pl.DataFrame:
     Returns:
         `tables.collectives` with the columns
         `members` (ranks of its group), `recorded` (those of them that left recordings), `seen` (those that recorded
-        this collective), `binds` (whether the rank waits in it for what others do: True for symmetric kinds and for
-        DDP's broadcast in forward, in groups of more than one rank), `binds_until` (ns: when the last rank that binds
-        it had created it; null if it is not bound, or if not all of that was seen), `last_rank` (the rank that did).
+        this collective), `arrived` (ns: when the rank did, see `Tables.arrival`), `binds` (whether the rank waits in it
+        for what others do: True for symmetric kinds and for DDP's broadcast in forward, in groups of more than one
+        rank), `binds_until` (ns: when the last rank that binds it arrived; null if it is not bound, or if not all of
+        that was seen), `last_rank` (the rank that did).
     """
     sizes = pl.DataFrame(
         [(group.id, len(group.members), len(set(group.members).intersection(tables.ranks))) for group in tables.groups],
@@ -64,31 +69,56 @@ def match(tables: Tables, *, comparable: bool = True) -> pl.DataFrame:
         orient="row",
     )
     several = pl.col("members") > 1
-    symmetric = several & pl.col("kind").is_in(SYMMETRIC)
+    arrived = pl.coalesce(tables.arrival, "created")
+    complete = pl.col("rank").n_unique().over(ONE) == pl.col("members")
+    # The splits of an all-to-all are recorded nowhere. It has bound its ranks where every end came after every start.
+    after = pl.col("ended").min().over(ONE) + _CLOCKS_APART_NS >= arrived.max().over(ONE)
+    together = (pl.col("kind") == "all_to_all") & complete & pl.col("ended").is_not_null().all().over(ONE) & after
+    symmetric = several & (pl.col("kind").is_in(SYMMETRIC) | together)
     # DDP broadcasts its buffers in forward, from the group's first rank; of other broadcasts the root is not recorded.
     # One created inside a wait zone is DDP's too: all else is created before Python waits for it.
     in_forward = several & (pl.col("kind") == "broadcast") & pl.col("zone").is_in(("forward", "evaluation", "wait"))
     joined = tables.collectives.join(sizes, on="group", how="left").with_columns(
-        binds=(symmetric | in_forward).fill_null(False), seen=pl.col("rank").n_unique().over(_ONE).cast(pl.Int64)
+        binds=(symmetric | in_forward).fill_null(False),
+        seen=pl.col("rank").n_unique().over(ONE).cast(pl.Int64),
+        arrived=arrived,
     )
     bound = joined.filter("binds") if comparable else joined.clear()
     last = pl.concat([_last_of_all(bound.filter(~IN_FORWARD)), _last_in_tree(bound.filter(IN_FORWARD), tables)])
-    return joined.join(last, on=[*_ONE, "rank"], how="left").sort("rank", "created")
+    return joined.join(last, on=[*ONE, "rank"], how="left").sort("rank", "created")
 
 
 def _last_of_all(calls: pl.DataFrame) -> pl.DataFrame:
     """Of the collectives that all members recorded: who was the last, when."""
     return calls.filter(pl.col("seen") == pl.col("members")).select(
-        *_ONE,
+        *ONE,
         "rank",
-        binds_until=pl.col("created").max().over(_ONE),
-        last_rank=pl.col("rank").sort_by("created", "rank").last().over(_ONE),
+        binds_until=pl.col("arrived").max().over(ONE),
+        last_rank=pl.col("rank").sort_by("arrived", "rank").last().over(ONE),
     )
 
 
 def _last_in_tree(calls: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     """Of broadcasts: who was the last of those that a rank needs, when, if all of these recorded it."""
-    needs = pl.DataFrame(
+    came = calls.select(*ONE, "arrived", needed="rank")
+    return (
+        calls.select(*ONE, "rank")
+        .join(needs(tables), on=["group", "rank"])
+        .join(came, on=[*ONE, "needed"], how="left")
+        .group_by(*ONE, "rank")
+        .agg(
+            pl.col("arrived").is_not_null().all().alias("all_came"),
+            pl.col("arrived").max().alias("binds_until"),
+            pl.col("needed").sort_by("arrived", "needed").last().alias("last_rank"),
+        )
+        .filter("all_came")
+        .drop("all_came")
+    )
+
+
+def needs(tables: Tables) -> pl.DataFrame:
+    """Whom each member of a group waits for in a broadcast in forward: `group`, `rank`, `needed`."""
+    return pl.DataFrame(
         [
             (group.id, group.members[member], group.members[other])
             for group in tables.groups
@@ -96,20 +126,6 @@ def _last_in_tree(calls: pl.DataFrame, tables: Tables) -> pl.DataFrame:
         ],
         schema={"group": pl.Int32, "rank": pl.Int32, "needed": pl.Int32},
         orient="row",
-    )
-    came = calls.select(*_ONE, "created", needed="rank")
-    return (
-        calls.select(*_ONE, "rank")
-        .join(needs, on=["group", "rank"])
-        .join(came, on=[*_ONE, "needed"], how="left")
-        .group_by(*_ONE, "rank")
-        .agg(
-            pl.col("created").is_not_null().all().alias("all_came"),
-            pl.col("created").max().alias("binds_until"),
-            pl.col("needed").sort_by("created", "needed").last().alias("last_rank"),
-        )
-        .filter("all_came")
-        .drop("all_came")
     )
 
 
@@ -130,16 +146,26 @@ def rank_waits(tables: Tables, matched: pl.DataFrame, rank: int) -> RankWaits:
     blocked = intervals.union(
         wait_zones,
         _ends_of_backward(backward, mine["created"].to_numpy(), wait_zones[:, 0]),
-        pairs(mine.filter(IN_FORWARD), "created", "binds_until"),
+        pairs(mine.filter(IN_FORWARD), "arrived", "binds_until"),
     )
-    pending = intervals.union(pairs(mine, "created", "binds_until"))
-    return RankWaits(blocked=blocked, pending=pending, waits=intervals.intersect(blocked, pending))
+    return waits_in(mine, blocked)
+
+
+def waits_in(calls: pl.DataFrame, blocked: Intervals) -> RankWaits:
+    """The waits of a rank, by where it was blocked and its collectives as `match` joined them."""
+    pending = intervals.union(pairs(calls, "arrived", "binds_until"))
+    return RankWaits(
+        blocked=blocked,
+        pending=pending,
+        waits=intervals.intersect(blocked, pending),
+        arrived=np.sort(calls.filter("binds")["arrived"].to_numpy()),
+    )
 
 
 def waits_for(matched: pl.DataFrame, waits: RankWaits, rank: int, other: int) -> Intervals:
     """The part of the waits of `rank` in which `other` was the last that a collective needed."""
     needed = matched.filter((pl.col("rank") == rank) & (pl.col("last_rank") == other) & (pl.col("rank") != other))
-    return intervals.intersect(waits.blocked, intervals.union(pairs(needed, "created", "binds_until")))
+    return intervals.intersect(waits.blocked, intervals.union(pairs(needed, "arrived", "binds_until")))
 
 
 def _ends_of_backward(backward: Intervals, created: Times, wait_starts: Times) -> Intervals:

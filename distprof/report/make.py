@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from distprof.pipeline import build
-from distprof.report.page import write_page
 from distprof.report.terminal import render
 from distprof.report.timeline import write_timeline
 from distprof.report.words import clean
@@ -33,9 +32,9 @@ def make_report(path: Path, console: Console | None = None) -> None:
     show_report(load(path), console)
 
 
-def show_report(run: Run, console: Console | None = None) -> None:
+def show_report(run: Run, console: Console | None = None) -> Result:
     """Print a run's report, and leave report, page and timeline in its directory; beside traces that others recorded
-    nothing is left.
+    nothing is left. The report is returned.
 
     A directory that cannot be written is told and is no error.
 
@@ -49,10 +48,13 @@ def show_report(run: Run, console: Console | None = None) -> None:
     render(result, console)
     for line in lines:
         console.print(Text(clean(line)), soft_wrap=True)
+    return result
 
 
 def _write_faces(run: Run, result: Result, directory: RunDirectory) -> list[str]:
     """Write the report's files into the run directory; returns a line about each."""
+    from distprof.report.page import write_page  # with jinja2, which a report on others' traces does not need
+
     faces: list[tuple[str, Path, Callable[[Path], None]]] = [
         ("report", directory.report_html, lambda path: write_page(result, path)),
         ("data", directory.report_json, lambda path: write_atomic(path, to_json(result))),

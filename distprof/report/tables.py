@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from distprof.report import words
 from distprof.report.parts import shown_parts
-from distprof.result import Result
+from distprof.result import GanttStep, Lateness, Result
+
+_MOST_COLUMNS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,54 @@ def breakdown(result: Result) -> Table:
         headings=["rank", "step", *(part.short for part in parts)],
         rows=[[str(row.rank), words.ms(row.step), *(words.ms(part.of(row)) for part in parts)] for row in rows],
         ranks=[row.rank for row in rows],
+    )
+
+
+def device_use(result: Result) -> Table:
+    """How busy devices are, and what they stand idle for."""
+    rows = result.device_use or []
+    return Table(
+        caption="Devices, ms per step: busy, or idle for data, other ranks, a synchronisation, a launch, the host",
+        headings=["rank", "device", "busy", "idle", "data", "ranks", "sync", "launch", "host", "queue"],
+        rows=[
+            [
+                str(row.rank),
+                words.number(row.device),
+                words.ms(row.busy),
+                words.ms(row.idle),
+                words.ms(row.idle_because.data),
+                words.ms(row.idle_because.collective),
+                words.ms(row.idle_because.sync),
+                words.ms(row.idle_because.launched),
+                words.ms(row.idle_because.host_slow_to_launch),
+                words.number(row.queue_median),
+            ]
+            for row in rows
+        ],
+        ranks=[row.rank for row in rows],
+    )
+
+
+def sync_waits(result: Result) -> Table:
+    """Where hosts waited, the longest waits first."""
+    rows = sorted(result.sync_waits or [], key=lambda row: -(row.wait or 0.0))
+    devices = any(row.device_busy is not None for row in rows)
+    return Table(
+        caption="Waits of the host, ms per step"
+        + ("; meanwhile the device was busy, or it ran dry until its next work" if devices else ""),
+        headings=["kind", "rank", "count", "wait", *(["busy", "dry"] if devices else []), "longest in"],
+        rows=[
+            [
+                row.kind.replace("_", " "),
+                str(row.rank),
+                str(row.count),
+                words.ms(row.wait),
+                *([words.ms(row.device_busy), words.ms(row.device_idle)] if devices else []),
+                words.name(next(iter(row.top_callers), words.NULL)),
+            ]
+            for row in rows
+        ],
+        names=frozenset({0, 6 if devices else 4}),
     )
 
 
@@ -76,9 +126,14 @@ def buckets(result: Result) -> Table:
     """DDP's gradient all-reduces; the model is told only where there are several."""
     rows = result.communication.buckets
     several = len({bucket.model for bucket in rows}) > 1
+    bandwidth = any(bucket.busbw_gbps is not None for bucket in rows)
     return Table(
         caption="DDP buckets, ms per all-reduce",
-        headings=["bucket", "bytes", "count", "wait", "transfer", "last rank", "in", *(["model"] if several else [])],
+        headings=[
+            *("bucket", "bytes", "count", "wait", "transfer", "last rank", "in"),
+            *(["bus GB/s"] if bandwidth else []),
+            *(["model"] if several else []),
+        ],
         rows=[
             [
                 str(row.bucket),
@@ -88,11 +143,12 @@ def buckets(result: Result) -> Table:
                 words.ms(row.transfer),
                 words.number(row.last_rank),
                 words.percent(row.last_share),
+                *([words.ms(row.busbw_gbps)] if bandwidth else []),
                 *([words.name(row.model)] if several else []),
             ]
             for row in rows
         ],
-        names=frozenset({7}),
+        names=frozenset({7 + bandwidth}),
     )
 
 
@@ -119,6 +175,70 @@ def kinds(result: Result) -> Table:
     )
 
 
+def operators(result: Result) -> Table:
+    """Operators by the time that they have to themselves."""
+    rows = result.operators or []
+    per = "step" if not rows or rows[0].per == "step" else "window"
+    return Table(
+        caption=f"Operators, ms per {per}",
+        headings=["operator", "calls", "self", "inclusive", "spread", "slowest"],
+        rows=[
+            [
+                words.name(row.name),
+                words.number(row.calls),
+                words.ms(row.self),
+                words.ms(row.inclusive),
+                words.ms(row.spread),
+                words.number(row.slowest_rank),
+            ]
+            for row in rows
+        ],
+        names=frozenset({0}),
+    )
+
+
+def kernels(result: Result) -> Table:
+    """What devices did, by name."""
+    rows = result.kernels or []
+    per = "step" if not rows or rows[0].per == "step" else "window"
+    return Table(
+        caption=f"Kernels and copies, ms per {per}",
+        headings=["kernel", "calls", "total", "spread", "slowest"],
+        rows=[
+            [
+                words.name(row.name),
+                words.number(row.calls),
+                words.ms(row.total),
+                words.ms(row.spread),
+                words.number(row.slowest_rank),
+            ]
+            for row in rows
+        ],
+        names=frozenset({0}),
+    )
+
+
+def memory(result: Result) -> Table:
+    """Peaks of memory, rank by rank."""
+    rows = result.memory or []
+    return Table(
+        caption="Memory at its peak",
+        headings=["rank", "of", "peak", "reserved", "in"],
+        rows=[
+            [
+                str(row.rank),
+                words.name(row.device),
+                words.size(row.peak_bytes),
+                words.size(row.reserved_bytes),
+                words.name(row.zone or words.NULL),
+            ]
+            for row in rows
+        ],
+        names=frozenset({1, 4}),
+        ranks=[row.rank for row in rows],
+    )
+
+
 def loading(result: Result) -> Table:
     """The input pipeline, rank by rank."""
     part = result.data_loading
@@ -142,21 +262,72 @@ def loading(result: Result) -> Table:
 
 def clocks(result: Result) -> Table:
     """The ranks' clocks, in microseconds."""
-    rows = result.clock.ranks
+    rows = [*result.clock.ranks, *result.clock.devices]
+    hosts = len(result.clock.ranks)
     return Table(
         caption="Clocks against the reference rank's, in us",
         headings=["rank", "offset", "drift ppm", "bound", "error"],
         rows=[
             [
-                str(row.rank),
+                str(row.rank) if place < hosts else f"{row.rank}, device",
                 words.microseconds(row.offset_us),
                 words.microseconds(row.drift_ppm),
                 words.microseconds(row.bound_us),
                 words.microseconds(row.error_us),
             ]
-            for row in rows
+            for place, row in enumerate(rows)
         ],
         ranks=[row.rank for row in rows],
+    )
+
+
+def lateness(late: Lateness) -> Table:
+    """How late ranks are, the latest first."""
+    rows = words.latest(late)
+    return Table(
+        caption="Lateness, ms per step, the latest rank first",
+        headings=["rank", "median", "largest", "in step"],
+        rows=[
+            [str(row.rank), words.ms(row.median), words.ms(row.largest), words.number(row.largest_step)] for row in rows
+        ],
+        ranks=[row.rank for row in rows],
+    )
+
+
+def lateness_by_step(late: Lateness) -> Table:
+    """The picture of lateness: rows are steps, columns ranks; of many ranks the latest."""
+    shown = words.latest(late)[:_MOST_COLUMNS]
+    rows = sorted(shown, key=lambda row: row.rank)
+    of = "" if len(rows) == len(late.ranks) else f", the latest {len(rows)} of {len(late.ranks)} ranks"
+    return Table(
+        caption=f"Lateness step by step, in ms{of}",
+        headings=["steps", *(f"rank {row.rank}" for row in rows)],
+        rows=[
+            [words.some(range(first, last + 1)), *(words.ms(row.late[index]) for row in rows)]
+            for index, (first, last) in enumerate(zip(late.first_steps, late.last_steps, strict=True))
+        ],
+    )
+
+
+def gantt(step: GanttStep) -> Table:
+    """What ranks did in a step, bar by bar."""
+    return Table(
+        caption=words.capital(words.gantt_step(step)) + "; times in ms",
+        headings=["rank", "where", "what", "name", "from", "to", "takes"],
+        rows=[
+            [
+                str(bar.rank),
+                bar.lane,
+                bar.kind,
+                words.name(bar.name or words.NULL),
+                f"{bar.start:.2f}",
+                f"{bar.end:.2f}",
+                words.ms(bar.end - bar.start),
+            ]
+            for bar in step.bars
+        ],
+        names=frozenset({1, 2, 3}),
+        ranks=[bar.rank for bar in step.bars],
     )
 
 

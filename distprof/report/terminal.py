@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import rich.table
 from rich.console import Console
@@ -16,6 +17,7 @@ from distprof.result import BreakdownRow, Finding, Result
 # A terminal report stays readable for a thousand ranks; report.json and the page hold them all.
 _MOST_ROWS = 32
 _MOST_NAMED = 3
+_MOST_OPERATORS = 8
 _COLUMNS = 80
 _SMALLEST_BAR = 8
 _WIDEST_NAME = 20
@@ -40,6 +42,7 @@ def render(result: Result, console: Console) -> None:
     view.heading("Data loading")
     view.line(words.loading(result.data_loading), indent=2)
     view.table(tables.loading(result))
+    _work(result, view)
     _measurement(result, view)
 
 
@@ -168,6 +171,8 @@ def _breakdown(result: Result, view: _View) -> None:
         marks=["", "", *(part.mark for part in parts)],
         bars=[_bar(row, parts, width / longest) for row in rows] if drawn else [],
     )
+    view.table(tables.device_use(result))
+    view.table(tables.sync_waits(result))
 
 
 def _bar(row: BreakdownRow, parts: Sequence[Part], per_ms: float) -> Text:
@@ -186,8 +191,23 @@ def _communication(result: Result, view: _View) -> None:
     view.heading("Communication")
     view.line(words.communication(result.communication), indent=2)
     view.line(words.matching(result.communication), indent=2)
+    for sentence in (words.gradients(result.communication), *words.links(result.communication, result.groups)):
+        if sentence is not None:
+            view.line(sentence, indent=2)
     for table in (tables.communication, tables.buckets, tables.kinds):
         view.table(table(result))
+
+
+def _work(result: Result, view: _View) -> None:
+    shown = [tables.operators(result), tables.kernels(result)]
+    if any(table.rows for table in shown):
+        view.heading("Operators")
+        for table in shown:
+            view.table(replace(table, rows=table.rows[:_MOST_OPERATORS]))
+    memory = tables.memory(result)
+    if memory.rows:
+        view.heading("Memory")
+        view.table(memory)
 
 
 def _measurement(result: Result, view: _View) -> None:

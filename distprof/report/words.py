@@ -10,9 +10,12 @@ from distprof.result import (
     DataLoading,
     Excluded,
     Finding,
+    GanttStep,
     Group,
+    Lateness,
     NotObserved,
     Overhead,
+    RankLateness,
     RankRow,
     Result,
     RunInfo,
@@ -232,6 +235,36 @@ def where(finding: Finding) -> str:
     return f" [{'; '.join(places)}]" if places else ""
 
 
+def shown_in(finding: Finding, gantt: Sequence[GanttStep]) -> GanttStep | None:
+    """The step across ranks that shows a finding: one that was chosen for its ranks, else one that it names."""
+    return next(
+        (step for step in gantt if set(step.about).intersection(finding.ranks)),
+        next((step for step in gantt if step.step in finding.steps), None),
+    )
+
+
+def gantt_step(step: GanttStep) -> str:
+    """What a step across ranks shows."""
+    reasons = {
+        "finding": f"{ranks(step.about)} as in the findings" if step.about else "as in the findings",
+        "typical": "it takes as long as most",
+        "late": "a rank is later than in most steps",
+    }
+    return f"step {step.step}, {duration(step.duration)}: {reasons[step.why]}"
+
+
+def latest(late: Lateness) -> list[RankLateness]:
+    """The ranks, the one that is latest in all first."""
+    return sorted(late.ranks, key=lambda row: -sum(row.late))
+
+
+def lateness(late: Lateness) -> str:
+    """What the picture of lateness shows, in a sentence."""
+    few = len(late.first_steps) == late.steps_used
+    steps = count(late.steps_used, "steady step") + ("" if few else ", neighbours together: the latest of each")
+    return f"How much longer than is usual each rank's own work took, waits for others taken out, in ms ({steps})."
+
+
 def incomplete(rows: Sequence[RankRow]) -> list[tuple[str, str]]:
     """Ranks that are not complete or ended in a way worth telling, alike ones together: (status, sentence)."""
     alike: dict[tuple[str, str], list[int]] = {}
@@ -294,6 +327,29 @@ def communication(part: Communication) -> str:
     )
 
 
+def gradients(part: Communication) -> str | None:
+    """How far gradients' all-reduces run beside backward, in a sentence; None if that is not known."""
+    overlap = part.gradients
+    if overlap is None:
+        return None
+    saved = overlap.saved_by_perfect_overlap
+    return (
+        f"Gradients: {duration(overlap.total)} of all-reduces per step, of which {duration(overlap.overlapped)} while "
+        f"backward computed{f'; perfect overlap would save {duration(saved)} at most' if saved is not None else ''}."
+    )
+
+
+def links(part: Communication, groups: Iterable[Group]) -> list[str]:
+    """Latency and bandwidth of each group whose all-reduces tell them, in a sentence each."""
+    known = list(groups)
+    return [
+        f"All-reduces of {group_name(known, model.group)}: latency {duration(model.latency)} and "
+        f"{model.algbw_gbps:.3g} GB/s, by {count(model.calls, 'call')} of {size(model.smallest_bytes)} to "
+        f"{size(model.largest_bytes)}."
+        for model in part.transfer_models
+    ]
+
+
 def matching(part: Communication) -> str:
     """How many collectives were matched across ranks, in a sentence."""
     words = [f"{number(part.collectives)} collectives in the whole run, {number(part.matched)} matched on all members"]
@@ -310,11 +366,19 @@ def loading(part: DataLoading) -> str:
 
 
 def clocks(clock: Clock) -> str:
-    """How the clocks were aligned, in a sentence."""
+    """How the clocks were aligned, and how well, in a sentence."""
     verdicts = {"aligned": "aligned: ", "same_host": "", "unaligned": "not aligned: "}
-    bounds = [row.bound_us for row in clock.ranks if row.bound_us is not None]
-    bound = f"; at most {max(bounds):.1f} us off" if bounds else ""
-    return sentence(f"{verdicts[clock.verdict]}{clean(clock.method)}{bound}")
+    said = [f"{verdicts[clock.verdict]}{clean(clock.method)}"]
+    rows = clock.devices or clock.ranks
+    bounds, errors = ([row.bound_us for row in rows], [row.error_us for row in rows])
+    for figures, stands_on in ((bounds, "by causality"), (errors, "if symmetric collectives end together")):
+        known = [figure for figure in figures if figure is not None]
+        if known and clock.verdict == "aligned":
+            said.append(f"at most {microseconds(max(known))} us off {stands_on}")
+    if clock.ends_apart_us is not None and clock.verdict == "aligned":
+        apart = microseconds(clock.ends_apart_us)
+        said.append(f"of {clock.ends} symmetric collectives nine of ten then end within {apart} us")
+    return sentence("; ".join(said))
 
 
 def overhead(cost: Overhead) -> str:

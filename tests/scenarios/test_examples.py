@@ -91,14 +91,24 @@ def test_every_bucket_is_a_zone_with_its_bytes(name: str, request: pytest.Fixtur
         assert bucket.params
 
 
+def test_the_slow_rank_waits_least(slow_loader: Scenario) -> None:
+    waits = dict.fromkeys(range(4), 0.0)
+    for row in slow_loader.result.sync_waits or []:
+        waits[row.rank] += row.wait or 0.0
+    culprit = slow_loader.result.stragglers.ranks[0].rank
+    others = [wait for rank, wait in waits.items() if rank != culprit]
+    assert waits[culprit] < 0.3 * min(others)
+
+
 def test_not_observed_is_never_zero(slow_loader: Scenario) -> None:
     result = slow_loader.result
-    assert result.sync_waits is None
-    assert result.operators is None
-    assert result.memory is None
-    assert result.stragglers.ranks[0].saved_if_fixed is None
+    assert result.device_use is None
+    assert all(row.device_idle is None for row in result.sync_waits or [])
+    assert result.kernels is None
+    assert result.operators and all(row.self is not None for row in result.operators)
+    assert {(row.rank, row.device) for row in result.memory or []} == {(rank, "host") for rank in range(4)}
     assert all(row.h2d is None and row.idle is None for row in result.breakdown)
     listed = {row.what for row in result.not_observed}
-    assert {"sync_waits", "operators", "memory", "breakdown.h2d", "stragglers.ranks.saved_if_fixed"} <= listed
+    assert {"sync_waits.device_idle", "device_use", "kernels", "memory", "breakdown.h2d"} <= listed
     assert {row.rank: row.status for row in result.ranks} == dict.fromkeys(range(4), "complete")
     assert result.clock.verdict == "same_host"

@@ -15,10 +15,18 @@ from distprof.result import (
     DataLoading,
     Excluded,
     Finding,
+    GanttBar,
+    GanttStep,
+    GradientOverlap,
     Group,
+    Kernel,
+    Lateness,
+    Memory,
     NotObserved,
+    Operator,
     Overhead,
     RankCommunication,
+    RankLateness,
     RankLoading,
     RankRow,
     RankSteps,
@@ -28,6 +36,7 @@ from distprof.result import (
     Steps,
     Straggler,
     Stragglers,
+    TransferModel,
     Window,
 )
 
@@ -135,6 +144,21 @@ def healthy(world_size: int = 4) -> Result:
                 )
                 for bucket in (0, 1)
             ],
+            gradients=GradientOverlap(
+                steps_used=5, total=8.0, overlapped=3.3, exposed=4.7, wait=1.9, saved_by_perfect_overlap=1.8
+            ),
+            transfer_models=[
+                TransferModel(
+                    group=0,
+                    latency=0.21,
+                    algbw_gbps=1.234,
+                    at_once=2,
+                    calls=60,
+                    smallest_bytes=4096,
+                    largest_bytes=1048576,
+                    error=0.05,
+                )
+            ],
         ),
         stragglers=Stragglers(
             basis="zones",
@@ -154,17 +178,90 @@ def healthy(world_size: int = 4) -> Result:
             ],
         ),
         sync_waits=None,
-        operators=None,
-        memory=None,
+        operators=[
+            Operator(
+                name="aten::convolution_backward", calls=4.0, self=12.34, inclusive=15.5, spread=1.25, slowest_rank=3
+            ),
+            *(Operator(f"aten::op{index}", 2.5, 0.5, 0.75, spread=0.1, slowest_rank=0) for index in range(20)),
+        ],
+        memory=[Memory(rank=rank, device="host", zone=None, peak_bytes=345_292_800) for rank in ranks],
         findings=[],
         not_observed=[
-            NotObserved(what="memory", ranks=None, reason="not recorded"),
-            NotObserved(what="operators", ranks=None, reason="not recorded"),
+            NotObserved(what="kernels", ranks=None, reason="not recorded"),
+            NotObserved(what="totals", ranks=None, reason="not recorded"),
             NotObserved(what="clock.ranks.bound_us", ranks=[1, 2, 3], reason="no probes"),
         ],
         overhead=Overhead(
             zones_ms_per_step=0.03, window_ratio=1.12, export_s=0.41, trace_bytes=3_456_789, how="timed by the ranks"
         ),
+        lateness=lateness(ranks),
+        gantt=[gantt_step(9, ranks), gantt_step(20, ranks)] if ranks else [],
+    )
+
+
+def lateness(ranks: list[int], late: int | None = None, columns: int = 38) -> Lateness | None:
+    """A picture in which `late` is 48.2 ms late in each step, and others are late by a few hundredths of a ms."""
+
+    def row(rank: int) -> RankLateness:
+        values = [48.2 if rank == late else ((rank + column) % 5) / 100 for column in range(columns)]
+        return RankLateness(
+            rank=rank, median=sorted(values)[columns // 2], largest=max(values), largest_step=7, late=values
+        )
+
+    if len(ranks) < 2:
+        return None
+    steps = [*range(1, columns + 1)]
+    return Lateness(
+        basis="zones",
+        steps_used=columns,
+        first_steps=steps,
+        last_steps=steps,
+        ranks=[row(rank) for rank in ranks],
+    )
+
+
+def gantt_step(step: int, ranks: list[int], late: int | None = None) -> GanttStep:
+    """Data, forward, a wait and a transfer on each rank; `late` loads for longer and does not wait."""
+    bars = []
+    for rank in ranks:
+        loaded = 50.7 if rank == late else 2.5
+        bars += [
+            GanttBar(rank, "thread", kind="data_loading", name="DataLoader#0", start=0.0, end=loaded),
+            GanttBar(rank, "thread", kind="forward", name="Net", start=loaded, end=loaded + 41.2),
+            GanttBar(rank, "thread", kind="transfer", name="", start=91.9, end=96.1),
+            GanttBar(
+                rank, "collectives", kind="transfer", name="all_reduce", start=91.9, end=96.1, bytes=1048576, bucket=0
+            ),
+        ]
+        if rank != late:
+            bars.append(GanttBar(rank, "thread", kind="wait", name="", start=loaded + 41.2, end=91.9))
+    return GanttStep(
+        step=step,
+        why="typical" if late is None else "finding",
+        about=[] if late is None else [late],
+        duration=96.1,
+        aligned=True,
+        ranks=ranks,
+        bars=bars,
+        left_out=0,
+    )
+
+
+def many(world_size: int = 1024) -> Result:
+    """A large job in which rank 2 is late: as large as its parts can get."""
+    base = straggler()
+    of_all = healthy(world_size)
+    ranks = list(range(world_size))
+    shown = [*range(8), *range(504, 512)]
+    some = gantt_step(0, shown, late=2)
+    full = replace(some, bars=[bar for bar in some.bars for _ in range(16)])
+    return replace(
+        of_all,
+        stragglers=base.stragglers,
+        findings=base.findings,
+        breakdown=[replace(base.breakdown[2 if rank == 2 else 0], rank=rank) for rank in ranks],
+        lateness=lateness(ranks, late=2, columns=128),
+        gantt=[replace(full, step=step) for step in range(9, 15)],
     )
 
 
@@ -221,6 +318,8 @@ def straggler(zone: str = "DataLoader#0") -> Result:
                 evidence={"delay_ms": 48.2},
             )
         ],
+        lateness=lateness([0, 1, 2, 3], late=2),
+        gantt=[gantt_step(9, [0, 1, 2, 3], late=2), gantt_step(20, [0, 1, 2, 3])],
     )
 
 
@@ -265,6 +364,9 @@ def hostile() -> Result:
             by_kind=[replace(base.communication.by_kind[0], kind=HOSTILE)],
             buckets=[replace(base.communication.buckets[0], model=model) for model in (HOSTILE, "other")],
         ),
+        operators=[Operator(name=HOSTILE, calls=1.0, self=1.0, inclusive=1.0, spread=None)],
+        kernels=[Kernel(name=HOSTILE, kind="kernel", collective=HOSTILE, calls=1.0, total=1.0, spread=None)],
+        memory=[Memory(rank=0, device=HOSTILE, zone=HOSTILE, peak_bytes=1)],
         stragglers=replace(base.stragglers, why=HOSTILE),
         findings=[
             replace(
@@ -278,4 +380,10 @@ def hostile() -> Result:
         ],
         not_observed=[NotObserved(what=HOSTILE, ranks=None, reason=HOSTILE)],
         overhead=replace(base.overhead, how=HOSTILE),
+        gantt=[
+            replace(
+                step, bars=[replace(bar, name=HOSTILE, kind=kind) for bar in step.bars for kind in (bar.kind, HOSTILE)]
+            )
+            for step in base.gantt
+        ],
     )

@@ -8,11 +8,18 @@ from typing import Any
 
 import polars as pl
 
+from distprof.analyze.breakdown import breakdown
+from distprof.analyze.communication import communication
+from distprof.analyze.data_loading import data_loading
 from distprof.analyze.inputs import Inputs, Recording, prepare
+from distprof.analyze.offers import Judged
+from distprof.analyze.operators import operators as operators_of
+from distprof.analyze.steps import steps as steps_of
+from distprof.analyze.stragglers import stragglers
 from distprof.clock.align import align
 from distprof.result import Group
 from distprof.trace.intervals import Intervals
-from distprof.trace.tables import COLLECTIVES, EVENTS, STEPS, WINDOWS, ZONES, Tables
+from distprof.trace.tables import COLLECTIVES, EVENTS, KERNELS, STEPS, WINDOWS, ZONES, Tables
 
 MODEL = "DistributedDataParallel#0"
 TRAINING_THREAD = 7  # in events, on every rank
@@ -71,11 +78,30 @@ class Call:
 
 @dataclass(frozen=True)
 class Operator:
-    """A leaf in EVENTS, on the training thread."""
+    """An operator in EVENTS, on the training thread and a leaf unless told otherwise."""
 
     rank: int
     start: float
     end: float
+    name: str = "aten::mm"
+    thread: int = TRAINING_THREAD
+    leaf: bool = True
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A row of KERNELS; the call that launched it took a microsecond unless `blocked` (ms) says otherwise."""
+
+    rank: int
+    start: float
+    end: float
+    name: str = "gemm"
+    cat: str = "kernel"
+    stream: int = 7
+    collective: str | None = None
+    launched: float | None = None
+    blocked: float = 0.001
+    bytes: int | None = None
 
 
 def tables(
@@ -85,6 +111,7 @@ def tables(
     steps: Iterable[Step] = (),
     calls: Iterable[Call] = (),
     operators: Iterable[Operator] = (),
+    kernels: Iterable[Kernel] = (),
     windows: Iterable[tuple[int, float, float]] = (),
     groups: Sequence[Sequence[int]] | None = None,
     world_size: int | None = None,
@@ -122,8 +149,19 @@ def tables(
             COLLECTIVES,
         ),
         events=table(
-            ((o.rank, 0, "cpu_op", "aten::mm", TRAINING_THREAD, ns(o.start), ns(o.end), True) for o in operators),
+            ((o.rank, 0, "cpu_op", o.name, o.thread, ns(o.start), ns(o.end), o.leaf) for o in operators),
             EVENTS,
+        ),
+        kernels=table(
+            (
+                (
+                    *(k.rank, 0, k.cat, k.name, 0, k.stream, ns(k.start), ns(k.end), k.collective, None),
+                    *(maybe(k.launched), None if k.launched is None else ns(k.launched + k.blocked)),
+                    *(None if k.launched is None else TRAINING_THREAD, k.bytes),
+                )
+                for k in kernels
+            ),
+            KERNELS,
         ),
         windows=table(((rank, 0, ns(start), ns(end)) for rank, start, end in windows), WINDOWS),
         training_thread=dict.fromkeys(ranks, TRAINING_THREAD),
@@ -133,4 +171,16 @@ def tables(
 
 def inputs(of: Tables, recording: Recording | None = None) -> Inputs:
     """What the analyses get, the clocks being as the facts say."""
-    return prepare(of, align(of.facts)[0], recording)
+    return prepare(of, align(of)[0], recording)
+
+
+def judged(of: Inputs) -> Judged:
+    """The sections that findings stand on."""
+    return Judged(
+        steps=steps_of(of)[0],
+        breakdown=breakdown(of)[0],
+        communication=communication(of)[0],
+        stragglers=stragglers(of)[0],
+        data_loading=data_loading(of)[0],
+        operators=operators_of(of)[0],
+    )

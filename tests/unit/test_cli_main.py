@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import pytest
 import distprof
 from distprof.cli import main as cli
 from distprof.cli import merge, report
-from distprof.report import make
+from distprof.report import make, page
+from distprof.report.selection import Selection
 from distprof.result import Result, from_json
 from distprof.run.directory import RunDirectory
 from distprof.run.manifest import RunDirectoryError
@@ -41,7 +43,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"distprof {distprof.__version__}\n"
 
 
-@pytest.mark.parametrize(("word", "hint"), [("reprot", "'report'"), ("xyzzy", "launch, env, report, merge")])
+@pytest.mark.parametrize(("word", "hint"), [("reprot", "'report'"), ("xyzzy", ", ".join(cli.COMMANDS))])
 def test_an_unknown_command_is_one_line(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([word, "--json", "-"]) == 2
     captured = capsys.readouterr()
@@ -94,7 +96,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def build(run: FakeRun) -> Result:
         return results.straggler()
 
-    def timeline(run: FakeRun, result: Result, path: Path) -> None:
+    def timeline(run: FakeRun, result: Result, path: Path, selection: Selection | None = None) -> None:
         path.write_bytes(b"timeline")
 
     def load(path: Path, **_: object) -> FakeRun:
@@ -130,8 +132,8 @@ def test_a_directory_that_cannot_be_written_is_told(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    for name in ("write_page", "write_atomic", "write_timeline"):
-        monkeypatch.setattr(make, name, refuse)
+    for written in (page, "write_page"), (make, "write_atomic"), (make, "write_timeline"):
+        monkeypatch.setattr(*written, refuse)
     assert cli.main(["report", str(run_dir)]) == 0
     text = capsys.readouterr().out
     assert "Rank 2 holds the others up" in text
@@ -221,7 +223,7 @@ def test_merge_writes_the_timeline_and_overwrites_only_by_force(
     target = tmp_path / "all.json.gz"
     arguments = ["merge", str(run_dir), "-o", str(target)]
     assert cli.main(arguments) == 0
-    assert capsys.readouterr().out == f"{target}\n"
+    assert re.fullmatch(rf"{re.escape(str(target))}  8 B  \d+\.\d s\n", capsys.readouterr().out)
     target.write_bytes(b"precious")
     with pytest.raises(SystemExit) as end:
         cli.main(arguments)

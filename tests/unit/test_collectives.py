@@ -12,8 +12,8 @@ import pytest
 from distprof.result import Group
 from distprof.trace.buckets import number_buckets
 from distprof.trace.collectives import build_collectives, reductions, with_kinds
+from distprof.trace.columns import KINETO_EVENTS
 from distprof.trace.gloo import join_spans
-from distprof.trace.kineto import KINETO_EVENTS
 from distprof.trace.recordings import ENTRIES, DdpFacts, Facts
 from distprof.trace.tables import STEPS, WINDOWS, ZONES
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -47,9 +48,9 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
     found: list[RunDirectory] = []
     read = loading._load_run
 
-    def reading(directory: RunDirectory) -> Run:
+    def reading(directory: RunDirectory, *how: Any) -> Run:
         found.append(directory)
-        return read(directory)
+        return read(directory, *how)
 
     monkeypatch.setattr(loading, "_load_run", reading)
     return found

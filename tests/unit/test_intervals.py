@@ -69,13 +69,6 @@ def test_covered() -> None:
     assert int(intervals.covered(A, 0, 35)) == 15
 
 
-def test_partition_gives_each_time_to_the_first() -> None:
-    first, second, third = intervals.partition([A, B, intervals.union([[0, 100]])])
-    assert first.tolist() == A.tolist()
-    assert second.tolist() == [[20, 30], [50, 60]]
-    assert third.tolist() == [[0, 10], [60, 100]]
-
-
 def test_assign_adds_up_to_the_range() -> None:
     # A step [0, 70): A has 30, B what A leaves of it (20), and 20 are left.
     assert intervals.assign(0, 70, [A, B]).tolist() == [30, 20, 20]
@@ -164,3 +157,8 @@ def test_large_sets() -> None:
     b = intervals.union(np.stack([start + 2, start + 8], axis=1))
     assert intervals.total(intervals.intersect(a, b)) == 2 * count
     assert intervals.assign(0, 10 * count, [a, b]).tolist() == [4 * count, 4 * count, 2 * count]
+
+
+@given(st.lists(st.integers(-(2**62), 2**62)))
+def test_distinct_times_are_in_order_and_each_once(times: list[int]) -> None:
+    assert intervals.distinct(np.array(times, dtype=np.int64)).tolist() == sorted(set(times))

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distprof
-from distprof.analyze.arrivals import arrivals
-from distprof.clock.shift import offsets_ns, shifted
+from distprof.analyze.waits import ONE, match
+from distprof.clock.shift import corrections, shifted
 from distprof.pipeline import build
 from distprof.trace.matching import OCCURRENCES, with_sequence_numbers
 
@@ -57,9 +57,10 @@ def expected(case: Path) -> Any:
 
 def lateness(tables: Any) -> pl.DataFrame:
     """Bound collectives: the last rank and by how many us it was later than the first."""
-    rows = arrivals(tables).drop_nulls("last_arrived")
-    late = ((pl.col("arrived").max() - pl.col("arrived").min()) / US).alias("us")
-    return rows.group_by("group", "seq", "kind").agg(late, pl.col("last_rank").first()).sort("group", "seq")
+    rows = match(tables).drop_nulls("binds_until")
+    late = (pl.col("arrived").max() - pl.col("arrived").min()) / US
+    last = pl.when(late > 0).then(pl.col("last_rank").first())
+    return rows.group_by(ONE).agg(late.alias("us"), last.alias("last_rank")).sort("group", "seq")
 
 
 def test_a_window_that_opened_later(shared: Path) -> None:
@@ -97,7 +98,7 @@ def test_two_hosts_whose_clocks_differ(shared: Path) -> None:
     result = build(run)
     assert result.clock.verdict == "aligned"
     assert result.clock.ranks[1].offset_us == pytest.approx(numbers["offset_us"], abs=2)
-    late = lateness(shifted(run.tables, offsets_ns(result.clock)))
+    late = lateness(shifted(run.tables, corrections(result.clock)))
     assert late["us"].to_list() == pytest.approx(numbers["lateness_us"], abs=2)
     assert set(late["last_rank"]) == {numbers["late_rank"]}
     assert {str(row.rank): row.comm * US for row in result.totals if row.comm is not None} == pytest.approx(

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.trace.kineto import KINETO_EVENTS
+from distprof.trace.columns import KINETO_EVENTS
 from distprof.trace.steps import build_steps, outermost_backwards
 from distprof.trace.tables import WINDOWS, ZONES
 
@@ -156,3 +156,16 @@ def test_long_own_work_on_any_rank_excludes_the_step_on_all() -> None:
 def test_the_edges_of_a_window_exclude_their_steps() -> None:
     assert excluded([], [(1, 0, 12 * MS, 35 * MS)]) == ["first", "export", None, "export"]
     assert excluded([], [(1, 0, 20 * MS, 40 * MS)]) == ["first", None, "export", None]
+
+
+def test_a_step_that_compiles_is_not_steady_on_any_rank() -> None:
+    compiled = (1, "_compile.compile_inner (dynamo_timed)", 300, 340)
+    _, steps = build(zones(loop(4), loop(4)), annotations=[compiled])
+    for rank in (0, 1):
+        assert steps.filter(rank=rank)["excluded"].to_list() == ["first", None, "compile", None]
+
+
+def test_what_compiles_in_each_step_is_a_part_of_the_step() -> None:
+    each = [(0, "_compile.compile_inner (dynamo_timed)", start, start + 50) for start in range(100, 400, 100)]
+    _, steps = build(zones(loop(3)), annotations=each)
+    assert steps["excluded"].to_list() == ["first", None, None]
