@@ -51,6 +51,21 @@ def healthy_backward(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
 
 
 @pytest.fixture(scope="session")
+def uneven_batches(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
+    return _run(tmp_path_factory, "uneven_batches", "--nproc", "4", str(EXAMPLES / "uneven_batches.py"))
+
+
+@pytest.fixture(scope="session")
+def small_buckets(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
+    return _run(tmp_path_factory, "small_buckets", "--nproc", "2", str(EXAMPLES / "small_buckets.py"))
+
+
+@pytest.fixture(scope="session")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
+    return _run(tmp_path_factory, "healthy", "--nproc", "2", str(EXAMPLES / "healthy.py"))
+
+
+@pytest.fixture(scope="session")
 def straggler_case(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> dict[str, Scenario]:
     """`train_straggler`: rank 1 slow, rank 0 slow, nobody slow."""
     script = str(shared / "cases" / "train_straggler" / "train.py")

@@ -56,7 +56,22 @@ def test_slow_backward_is_named_though_its_backward_is_the_shortest(slow_backwar
     assert waits[1] == min(waits.values())  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("twin", ["healthy_loader", "healthy_backward"])
+def test_uneven_batches_are_uneven_work_and_no_slow_rank(uneven_batches: Scenario) -> None:
+    (row,) = uneven_batches.result.stragglers.ranks
+    assert (row.rank, row.cause, row.pattern) == (3, "uneven_work", "persistent")
+    assert uneven_batches.result.findings[0].id == "straggler.uneven_work"
+
+
+def test_small_buckets_are_told_and_nobody_is_named(small_buckets: Scenario) -> None:
+    result = small_buckets.result
+    assert result.stragglers.ranks == []
+    (finding,) = (finding for finding in result.findings if finding.id.startswith(("buckets", "communication")))
+    assert finding.id == "buckets.too_small"
+    assert "distprof validate" in finding.next_check and "ddp.bucket_cap_mb=" in finding.next_check
+    assert len(result.communication.buckets) > 30
+
+
+@pytest.mark.parametrize("twin", ["healthy_loader", "healthy_backward", "healthy"])
 def test_healthy_twins_name_nobody(twin: str, request: pytest.FixtureRequest) -> None:
     scenario: Scenario = request.getfixturevalue(twin)
     assert scenario.result.stragglers.verdict == "none", scenario.result.stragglers
