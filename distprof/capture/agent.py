@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import os
+import select
 import sys
 import threading
 import time
@@ -21,13 +22,15 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from distprof.capture.checksum import Checksums
 from distprof.capture.collectives import SCHEMA as COLLECTIVES_SCHEMA
 from distprof.capture.collectives import FlightRecorder, process_groups
 from distprof.capture.conditions import Batches, ddp_buckets, ddp_facts, loader_facts, model_facts
 from distprof.capture.device_time import device_timer
-from distprof.capture.facts import Facts
+from distprof.capture.facts import Facts, peak_resident_bytes
 from distprof.capture.guard import is_the_scripts
 from distprof.capture.other_profilers import OtherProfilers
+from distprof.capture.probes import Probes
 from distprof.capture.window import Window
 from distprof.capture.zones import SCHEMA as ZONES_SCHEMA
 from distprof.capture.zones import ZoneRecorder, now
@@ -52,13 +55,20 @@ _BOUNDARY_ORDER = ("backward", "optimizer", "user")
 class Agent:
     """What records in the one process that claimed its rank."""
 
-    def __init__(self, config: CaptureConfig, others: OtherProfilers, watch_plain_modules: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: CaptureConfig,
+        others: OtherProfilers,
+        watch_plain_modules: Callable[[], None],
+        settings: dict[str, Any] | None,
+    ) -> None:
         """Claim the rank by creating its files; where another process has, this one's are kept apart.
 
         Args:
             config: capture settings.
             others: watches for the script's own profilers.
             watch_plain_modules: times forward of any module; called where the script has no DDP model.
+            settings: facts about settings that are overridden; None: none is.
 
         Raises:
             OSError: the run directory cannot be written.
@@ -79,19 +89,24 @@ class Agent:
         self._pid = os.getpid()
         self.zones: ZoneRecorder | None = ZoneRecorder(stream)
         self.zones.pulse = self._without_boundary
-        self._collectives: FlightRecorder | None = FlightRecorder(
-            Stream(files.collectives, {"schema": COLLECTIVES_SCHEMA, **header})
-        )
+        self._collectives: FlightRecorder | None = None
+        if not config.only_steps:
+            self._collectives = FlightRecorder(Stream(files.collectives, {"schema": COLLECTIVES_SCHEMA, **header}))
         config, refused = _possible(config)
         warnings += refused
         self._window = Window(config, files, identity, others) if config.wants_window(identity.rank) else None
         self.facts = Facts(files, identity, config, self._window.activities if self._window else [])
+        self._probes = Probes(
+            files, header, config.probes, lambda facts: self.facts.set(probes=facts), problem=self.problem
+        )
         self._batches: Batches | None = Batches()
-        self.facts.set(batches=self._batches.facts)
+        self.facts.set(batches=self._batches.facts, settings=settings)
+        self._checksums = Checksums() if config.checksum else None
+        self._stop_after = config.stop_after
         self._ddp: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         self._loaders: set[str] = set()
         self._models: set[tuple[str, bool]] = set()
-        self._watch_plain_modules: Callable[[], None] | None = watch_plain_modules
+        self._watch_plain_modules: Callable[[], None] | None = None if config.only_steps else watch_plain_modules
         self._boundary = ("", "")
         self._steps_of_another = 0
         self._boundaries = 0
@@ -125,8 +140,9 @@ class Agent:
         self._window_does(lambda window: window.close("closed early: the script forked the process"))
 
     def disown(self) -> None:
-        """This is a fork of the process that records: its files and its profiler are not ours."""
+        """This is a fork of the process that records: its files, its profiler and its sockets are not ours."""
         atexit.unregister(self.finish)
+        self._probes.disown()
 
     def problem(self, where: str, error: Exception) -> None:
         """Tell once that a part of the capture failed; the training goes on without it."""
@@ -162,6 +178,20 @@ class Agent:
         end = now()
         if end - begin >= _WORTH_A_ZONE_NS:
             zones.add(zones.zone("own", done or "boundary"), begin, end)
+        if self._boundaries == self._stop_after:
+            self._end_the_training()
+
+    def _end_the_training(self) -> None:
+        """The script's own `finally` and `with` blocks run, and its process ends as one that came to its end.
+
+        All ranks come here after the same step, and what they owe each other in it has been sent.
+        """
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        if accelerator is not None and getattr(torch.get_device_module(accelerator), "is_initialized", bool)():
+            torch.accelerator.synchronize()
+        self._sum_up()
+        self.facts.set(stopped_after=self._boundaries)
+        raise SystemExit(0)
 
     def _counts(self, kind: str, name: str) -> bool:
         """Whether the window's schedule counts this mark: of the best kind so far, and of one optimizer.
@@ -214,6 +244,7 @@ class Agent:
             done = "window"
         if done is not None:
             self.facts.set(windows=window.facts)
+            self._probes.sample()
         return done
 
     def _drain(self, patience_s: float = 0.0) -> bool:
@@ -255,6 +286,22 @@ class Agent:
         if self.zones is not None and elements:
             self.zones.add_batch(moment, samples, elements)
 
+    def settings_changed(self) -> None:
+        """A setting was overridden: the facts about it, which are not ours, are to be written."""
+        self.facts.set()
+
+    def saw_optimizer(self, name: str, optimizer: Any) -> None:
+        """An optimizer stepped."""
+        if self._checksums is not None:
+            self._checksums.saw(name, optimizer)
+
+    def _sum_up(self) -> None:
+        if self._checksums is not None:
+            self._checksums.take()
+            self.facts.set(checksums=self._checksums.facts)
+            if self._checksums.failure is not None:
+                self.problem("summing up the parameters", self._checksums.failure)
+
     def saw_model(self, name: str, model: Any) -> None:
         """Note a model's state at its first forward in each mode; of the first many."""
         if (name, model.training) not in self._models and len(self._models) < _MOST_NOTED:
@@ -271,21 +318,25 @@ class Agent:
             self.zones.device = device_timer(model.device_type)
 
     def group_is_there(self) -> None:
-        """The default process group was made: it knows better than the environment which rank this is."""
+        """The default process group was made: it knows better than the environment which rank this is, and its store
+        lets the ranks meet."""
         if dist.get_rank() != self.rank and "identity" not in self._problems:
             self._problems.add("identity")
             self._tell(
                 f"the process group calls this rank {dist.get_rank()}; the recording keeps the number {self.rank}"
             )
+        self._probes.start(dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
 
     def before_groups_vanish(self) -> None:
-        """Read what vanishes with the process groups."""
+        """Read what vanishes with the process groups, while all ranks are there."""
+        self._probes.sample()
         self._drain(_PATIENCE_S)
+        self._sum_up()
 
     def _write_in_background(self) -> None:
         pause = _FIRST_FLUSH_S
         while self._write():
-            time.sleep(pause)
+            select.select([], [], [], pause)  # `time.sleep` fails under libfaketime
             pause = min(_FLUSH_EVERY_S, 2 * pause)
             if now() - self._last_boundary > _STALLED_NS:  # it may be killed before it comes to a boundary again
                 self._last_boundary = now()
@@ -310,15 +361,21 @@ class Agent:
         """Write all that is left: the process ends."""
         if os.getpid() != self._pid:
             return
+        self._probes.end()
         self._window_does(Window.finish)
         self._drain(_PATIENCE_S)
+        self._sum_up()
+        for setting, why in ((self.facts.values["settings"] or {}).get("unmet", {})).items():
+            self._tell(f"--set {setting} had no effect: {why}")
         if self.zones is not None and self.zones.device is not None:
             self.zones.device.collect()
         self._write()
+        self._probes.wait()
         zones, collectives = self.zones, self._collectives
         self.facts.set(
             status="finished",
             boundary=self._boundary[0] or None,
+            peak_resident_bytes=peak_resident_bytes(),
             ended_unix_ns=time.time_ns(),
             exit={"reason": "exception" if self._exception else "ended", "exception": self._exception},
             own_cost={

@@ -7,6 +7,7 @@ import platform
 import threading
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,16 @@ from distprof.run.files import write_json
 from distprof.run.identity import Identity, boot_id, host_name
 
 SCHEMA = "distprof.rank.v1"
+_STATUS = Path("/proc/self/status")
+
+
+def peak_resident_bytes() -> int | None:
+    """The most memory that this process held at once, since it was executed; None where the system does not tell."""
+    try:
+        lines = _STATUS.read_bytes().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"VmHWM:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
 
 
 class Facts:
@@ -53,9 +64,13 @@ class Facts:
             "loaders": [],
             "models": [],
             "batches": [],
+            "settings": None,
+            "checksums": {},
+            "stopped_after": None,
             "schedule": asdict(config.schedule),
             "boundary": None,
             "boundaries": 0,
+            "peak_resident_bytes": None,
             "own_cost": None,
             "problems": list(identity.warnings),
         }

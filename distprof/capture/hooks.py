@@ -27,30 +27,38 @@ Function = Callable[..., Any]
 _is_compiling = torch.compiler.is_compiling
 
 
-def install() -> None:
-    """Put all wrappers in place. To be called once, right after torch was imported."""
-    _wrap(DataLoader, "__iter__", _loader_start)
-    _wrap(dataloader_module._BaseDataLoaderIter, "__next__", _data_loading)
+def install(*, only_steps: bool = False) -> None:
+    """Put all wrappers in place, or only those of what may end a step. To be called once, right after torch was
+    imported."""
     _wrap(torch.autograd, "backward", _backward_call)
     Optimizer.profile_hook_step = staticmethod(_wrapped_profile_hook_step(Optimizer.profile_hook_step))  # type: ignore[method-assign]
     _wrap(torch.amp.grad_scaler.GradScaler, "step", _scaler_step)
-    gc.callbacks.append(_Collections())
-    _wrap(torch.serialization, "save", _timed("checkpoint", "torch.save"))
-    torch.save = torch.serialization.save  # the same object in both places, or it could not be pickled
     if torch.distributed.is_available():
         from torch.distributed import distributed_c10d as c10d
-        from torch.nn.parallel import DistributedDataParallel
 
-        _wrap(DistributedDataParallel, "__init__", _ddp_init)
-        _wrap(DistributedDataParallel, "__call__", _model_call)
-        _wrap(torch._C._distributed_c10d.Work, "wait", _timed("wait", "Work.wait"))
-        _wrap(torch.distributed, "_broadcast_coalesced", _timed("wait", "broadcast of buffers"))  # DDP's, in forward
         for name, make in (
             ("init_process_group", _init_process_group),
             ("destroy_process_group", _destroy_process_group),
         ):
             _wrap(c10d, name, make)
             setattr(torch.distributed, name, getattr(c10d, name))
+    if not only_steps:
+        _watch_what_steps_do()
+
+
+def _watch_what_steps_do() -> None:
+    _wrap(DataLoader, "__iter__", _loader_start)
+    _wrap(dataloader_module._BaseDataLoaderIter, "__next__", _data_loading)
+    gc.callbacks.append(_Collections())
+    _wrap(torch.serialization, "save", _timed("checkpoint", "torch.save"))
+    torch.save = torch.serialization.save  # the same object in both places, or it could not be pickled
+    if torch.distributed.is_available():
+        from torch.nn.parallel import DistributedDataParallel
+
+        _wrap(DistributedDataParallel, "__init__", _ddp_init)
+        _wrap(DistributedDataParallel, "__call__", _model_call)
+        _wrap(torch._C._distributed_c10d.Work, "wait", _timed("wait", "Work.wait"))
+        _wrap(torch.distributed, "_broadcast_coalesced", _timed("wait", "broadcast of buffers"))  # DDP's, in forward
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
@@ -272,6 +280,7 @@ def _step_zone(optimizer: Any, function: Function, args: Any, kwargs: Any) -> An
         return function(*args, **kwargs)
     name = _optimizers.of(optimizer)
     result = _optimizer.call(recorder, recorder.zone("optimizer", name), function, args, kwargs)
+    process.tell(Agent.saw_optimizer, name, optimizer)
     process.boundary("optimizer", name)
     return result
 

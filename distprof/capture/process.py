@@ -35,13 +35,23 @@ class Process:
         self._config: CaptureConfig | None = None
         self._others: OtherProfilers | None = None
         self._watch_plain_modules: Callable[[], None] = lambda: None
+        self._settings: dict[str, Any] | None = None
         self._agent: Agent | None = None
         self._decided = True
         self.optimizer_exists = False
         self._claiming = threading.Lock()
 
-    def arm(self, config: CaptureConfig, watch_plain_modules: Callable[[], None]) -> None:
-        """From now on this process records as soon as it trains."""
+    def arm(
+        self, config: CaptureConfig, watch_plain_modules: Callable[[], None], settings: dict[str, Any] | None
+    ) -> None:
+        """From now on this process records as soon as it trains.
+
+        Args:
+            config: capture settings.
+            watch_plain_modules: times forward of any module.
+            settings: facts about settings that are overridden; None: none is.
+        """
+        self._settings = settings
         self._watch_plain_modules = watch_plain_modules
         self._config = config
         self._others = OtherProfilers(self._problem)
@@ -74,7 +84,7 @@ class Process:
             if os.environ.setdefault(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
                 return
             try:
-                agent = Agent(self._config, self._others, self._watch_plain_modules)
+                agent = Agent(self._config, self._others, self._watch_plain_modules, self._settings)
                 agent.start()
                 self._agent = agent
             except Exception as error:

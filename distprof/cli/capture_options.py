@@ -19,6 +19,7 @@ from distprof.run.config import (
     parse_record,
     parse_window_ranks,
 )
+from distprof.run.settings import SETTINGS, parse_setting, parse_settings
 
 _Value = TypeVar("_Value")
 
@@ -68,6 +69,41 @@ def add_capture_options(parser: argparse._ArgumentGroup) -> None:
         help="Megabytes that the uncompressed trace of a rank's window may have: the window is closed early where it "
         "would have more. Default: %(default)g.",
     )
+    parser.add_argument(
+        "--no-probes",
+        action="store_true",
+        help="Do not compare the ranks' clocks by small UDP messages between each rank and rank 0.",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        type=_checked(_setting),
+        default=[],
+        metavar="KEY=VALUE",
+        help="Override a setting where the script makes its DataLoader or DistributedDataParallel, without editing it; "
+        f"can be repeated. KEY is one of {', '.join(SETTINGS)}; loader.only=INDEX|FILE:LINE sets one of several "
+        "loaders.",
+    )
+    parser.add_argument(
+        "--stop-after",
+        type=_checked(_positive),
+        metavar="STEPS",
+        help="End the training after so many steps, as if the script were over: SystemExit behind a step's end.",
+    )
+    parser.add_argument(
+        "--seed",
+        type=_checked(_whole),
+        metavar="N",
+        help="Seed the random numbers of Python, numpy and torch before the script begins: of each rank with N + rank.",
+    )
+    parser.add_argument(
+        "--checksum", action="store_true", help="Note a checksum of the parameters at the end of the training."
+    )
+    parser.add_argument(
+        "--only-steps",
+        action="store_true",
+        help="Record the step boundaries and nothing else: the yardstick that the cost of the rest is measured with.",
+    )
 
 
 def capture_config(arguments: argparse.Namespace, run_dir: Path, window_ranks: list[int] | None) -> CaptureConfig:
@@ -77,6 +113,9 @@ def capture_config(arguments: argparse.Namespace, run_dir: Path, window_ranks: l
         arguments: the parsed options.
         run_dir: the run directory.
         window_ranks: ranks that record a window, None for all; `--no-window` overrides it.
+
+    Raises:
+        ConfigError: settings that do not go together.
     """
     return CaptureConfig(
         run_dir=str(run_dir.absolute()),
@@ -85,7 +124,30 @@ def capture_config(arguments: argparse.Namespace, run_dir: Path, window_ranks: l
         activities=arguments.activities,
         record=arguments.record,
         max_trace_mb=arguments.max_trace_mb,
+        probes=not (arguments.no_probes or arguments.only_steps),
+        settings=parse_settings(arguments.set),
+        stop_after=arguments.stop_after,
+        seed=arguments.seed,
+        checksum=arguments.checksum,
+        only_steps=arguments.only_steps,
     )
+
+
+def _setting(text: str) -> str:
+    parse_setting(text)
+    return text
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text[:10]) > 0):
+        raise ConfigError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ConfigError(f"{text!r} is not a whole number of at most nine digits")
+    return int(text)
 
 
 def _checked(parse: Callable[[str], _Value]) -> Callable[[str], _Value]:

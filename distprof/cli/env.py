@@ -11,6 +11,7 @@ from distprof.cli.capture_options import add_capture_options, capture_config
 from distprof.cli.parser import Parser
 from distprof.launcher.env import shell_lines
 from distprof.launcher.spec import LaunchSpec, versions
+from distprof.run.config import ConfigError
 from distprof.run.manifest import RunDirectoryError, create_run
 
 _EPILOG = """examples:
@@ -43,7 +44,10 @@ def main(argv: list[str]) -> int:
     if arguments.window_ranks == "auto":
         parser.error("--window-ranks auto needs to know the world, and here nobody does: name ranks, such as 0,8")
     window_ranks = None if arguments.window_ranks == "all" else arguments.window_ranks
-    capture = capture_config(arguments, arguments.run_dir, window_ranks)
+    try:
+        capture = capture_config(arguments, arguments.run_dir, window_ranks)
+    except ConfigError as error:
+        parser.error(str(error))
     spec = LaunchSpec(command=["distprof", "env", *argv], script="", capture=capture)
     try:
         create_run(

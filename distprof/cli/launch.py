@@ -18,7 +18,7 @@ from distprof.cli.capture_options import add_capture_options, capture_config
 from distprof.cli.parser import Parser
 from distprof.launcher.local import World, launch, why_refused
 from distprof.launcher.spec import LaunchSpec, new_run_dir, versions
-from distprof.run.config import sample_of_ranks
+from distprof.run.config import ConfigError, sample_of_ranks
 from distprof.run.directory import RunDirectory
 from distprof.run.manifest import RunDirectoryError, create_run
 from distprof.run.secrets import mask_arguments
@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
             config=asdict(capture),
             versions=versions(),
         )
-    except RunDirectoryError as error:
+    except (RunDirectoryError, ConfigError) as error:
         parser.error(str(error))
     except OSError as error:
         parser.error(f"{error.filename} cannot be written ({error.strerror}): give another --run-dir")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import sys
@@ -33,7 +34,8 @@ class _Command(Protocol):
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand; its exit status is returned.
 
-    0: fine; 1: what was launched failed; 2: bad usage or unusable input; 3: a `--fail-if` condition holds; 130: interrupted. `launch` ends as torchrun would, whatever that is.
+    0: fine; 1: what was launched failed; 2: bad usage or unusable input; 3: a `--fail-if` condition holds; 130:
+    interrupted. `launch` ends as torchrun would, whatever that is.
 
     Args:
         argv: the words after `distprof`; None: those of this process.
@@ -52,7 +54,11 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a report must not end at a dash that the locale does not know
+    # What imports make stays: to look for garbage in it again and again would take a seventh of a small report's time.
+    gc.disable()
     module = cast(_Command, importlib.import_module(f"distprof.cli.{command}"))
+    gc.freeze()
+    gc.enable()
     try:
         return module.main(words[1:])
     except KeyboardInterrupt:

@@ -7,12 +7,18 @@ import re
 import time
 from pathlib import Path
 
-from distprof.cli.parser import Parser, load_recordings, output_file
+from distprof.cli.parser import Parser, load_recordings, output_file, step_range
 from distprof.pipeline import build
 from distprof.report import words
 from distprof.report.selection import PARTS, NothingSelectedError, Selection
 from distprof.report.timeline import ENDINGS, write_timeline
 from distprof.run.manifest import RunDirectoryError
+
+_EPILOG = """examples:
+  distprof merge distprof-runs/20260131-120000-train -o all.json.gz
+  distprof merge RUN -o some.pftrace --ranks 0,3-5 --steps 10:20 --only zones,collectives
+  distprof merge traces/*.json.gz -o all.json.gz        # of one job, by whatever profiler
+"""
 
 
 def build_parser() -> Parser:
@@ -21,6 +27,8 @@ def build_parser() -> Parser:
         prog="distprof merge",
         description="Write the timeline of all ranks on one clock, to be opened at https://ui.perfetto.dev or with "
         "`distprof view`.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_recordings()
     parser.add_argument(
@@ -42,7 +50,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=_ranks, metavar="R,R-R", help="Only these ranks, such as 0,3-5. Default: all.")
     parser.add_argument(
         "--steps",
-        type=_steps,
+        type=step_range,
         default=(None, None),
         metavar="A:B",
         help="Only what touches the steps from A to before B; either may be left out. Default: all.",
@@ -90,14 +98,6 @@ def _ranks(text: str) -> frozenset[int]:
             raise argparse.ArgumentTypeError(f"{text!r} names no ranks, as 0,3-5 does")
         found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(found)
-
-
-def _steps(text: str) -> tuple[int | None, int | None]:
-    match = re.fullmatch(r"([0-9]{0,18}):([0-9]{0,18})", text)
-    first, end = (int(group) if group else None for group in (match[1], match[2])) if match else (0, 0)
-    if match is None or (first is not None and end is not None and first >= end):
-        raise argparse.ArgumentTypeError(f"{text!r} names no steps, as 10:20, 10: and :20 do")
-    return first, end
 
 
 def _parts(text: str) -> frozenset[str]:

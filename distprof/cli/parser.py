@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -70,9 +71,26 @@ def load_recordings(arguments: argparse.Namespace) -> Run:
     Raises:
         RunDirectoryError: nothing can be analysed; the message says what to do.
     """
+    from distprof.cli.progress import ReadingBar
     from distprof.trace.load import load
 
-    return load(*arguments.paths, ranks=dict(arguments.rank), collectives=arguments.collective)
+    with ReadingBar() as progress:
+        return load(
+            *arguments.paths,
+            ranks=dict(arguments.rank),
+            collectives=arguments.collective,
+            workers=len(os.sched_getaffinity(0)),
+            progress=progress,
+        )
+
+
+def step_range(text: str) -> tuple[int | None, int | None]:
+    """The type of an option that names steps: A:B, from A to before B."""
+    match = re.fullmatch(r"([0-9]{0,18}):([0-9]{0,18})", text)
+    first, end = (int(group) if group else None for group in (match[1], match[2])) if match else (0, 0)
+    if match is None or (first is not None and end is not None and first >= end):
+        raise argparse.ArgumentTypeError(f"{text!r} names no steps, as 10:20, 10: and :20 do")
+    return first, end
 
 
 def output_file(text: str) -> Path:

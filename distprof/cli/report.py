@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
-from distprof.cli.parser import Parser, load_recordings, output_file
+from distprof.cli.fail_if import CONDITION_HOLDS, add_fail_if, tell_failed
+from distprof.cli.parser import Parser, load_recordings, output_file, step_range
 from distprof.pipeline import build
 from distprof.report.make import show_report
-from distprof.report.page import write_page
-from distprof.report.terminal import render
-from distprof.result import to_json
+from distprof.report.terminal import render, render_verdict
+from distprof.result import Result, to_json
 from distprof.run.files import write_atomic
 from distprof.run.manifest import RunDirectoryError
-from distprof.trace.loaded import Run
+
+_EPILOG = """examples:
+  distprof report distprof-runs/20260131-120000-train
+  distprof report RUN --steps 100:200 --quiet
+  distprof report RUN --json - | jq .stragglers
+  distprof report traces/ --rank traces/a.json=0        # of one job, by whatever profiler
+  distprof report RUN --fail-if 'communication.exposed / steps.steady.median > 0.2'
+"""
 
 
 def build_parser() -> Parser:
@@ -25,6 +34,8 @@ def build_parser() -> Parser:
         description="Show who holds the others up in a recorded run, why, and how much. Without options the report is "
         "also left in the run directory as report.html, report.json and timeline.json.gz; beside traces that others "
         "recorded nothing is left.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_recordings()
     parser.add_argument(
@@ -34,33 +45,48 @@ def build_parser() -> Parser:
         help="Write the report as data to FILE; -: to standard output and nothing else.",
     )
     parser.add_argument("--html", type=output_file, metavar="FILE", help="Write the report as a page to FILE.")
+    parser.add_argument(
+        "--steps",
+        type=step_range,
+        default=(None, None),
+        metavar="A:B",
+        help="Judge only the steps from A to before B; either may be left out. What lies in the run directory is left "
+        "as it is. Default: all.",
+    )
+    parser.add_argument("--quiet", action="store_true", help="Print the verdict and nothing else.")
+    add_fail_if(parser, Result, "communication.exposed / steps.steady.median > 0.2")
     return parser
 
 
 def main(argv: list[str]) -> int:
-    """Show a run. Exit status 0, or 2 with one line if it cannot be read or written."""
+    """Show a run. Exit status 0; 2 with one line if it cannot be read or written; 3 if a condition holds."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
     try:
         run = load_recordings(arguments)
-        if arguments.json is None and arguments.html is None:
-            show_report(run)
+        render_chosen = render_verdict if arguments.quiet else render
+        if arguments.json is None and arguments.html is None and arguments.steps == (None, None):
+            result = show_report(run, quiet=arguments.quiet)
         else:
-            _write_chosen(run, arguments.json, arguments.html)
+            result = build(run, arguments.steps)
+            _write_chosen(result, arguments.json, arguments.html, render_chosen)
     except RunDirectoryError as error:
         parser.error(str(error))
     except OSError as error:
         parser.error(f"{error.filename} cannot be read or written ({error.strerror})")
-    return 0
+    return CONDITION_HOLDS if tell_failed(arguments.fail_if, result, result.not_observed) else 0
 
 
-def _write_chosen(run: Run, json: Path | None, html: Path | None) -> None:
-    result = build(run)
+def _write_chosen(
+    result: Result, json: Path | None, html: Path | None, render_chosen: Callable[[Result, Console], None]
+) -> None:
     if html is not None:
+        from distprof.report.page import write_page  # with jinja2, which nothing else needs
+
         write_page(result, html)
     if json == Path("-"):
         sys.stdout.buffer.write(to_json(result) + b"\n")
         return
     if json is not None:
         write_atomic(json, to_json(result))
-    render(result, Console())
+    render_chosen(result, Console())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import webbrowser
 from pathlib import Path
@@ -11,6 +12,11 @@ from distprof.report.serve import PORT, TimelineServer
 from distprof.run.directory import RunDirectory
 from distprof.run.manifest import RunDirectoryError
 
+_EPILOG = """examples:
+  distprof view distprof-runs/20260131-120000-train
+  distprof view all.pftrace --no-browser
+"""
+
 
 def build_parser() -> Parser:
     """The command's options."""
@@ -18,6 +24,8 @@ def build_parser() -> Parser:
         prog="distprof view",
         description="Open a run's timeline at https://ui.perfetto.dev. The page fetches it from this machine, once, "
         "and keeps it in the browser: nothing is uploaded.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "path",

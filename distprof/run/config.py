@@ -62,6 +62,12 @@ class CaptureConfig:
         activities: what the window records, of cpu, cuda and xpu; None: all that a rank's torch can (`activities.py`).
         record: what it records beside times, of `RECORDS`.
         max_trace_mb: megabytes (10^6 bytes) that a rank's trace may have, uncompressed; None: no limit.
+        probes: whether the ranks compare their clocks by small messages.
+        settings: overrides of the script's own settings by name (`settings.py`).
+        stop_after: end the training, as if it were over, after so many steps; None: it ends by itself.
+        seed: seeds the random numbers of Python, numpy and torch before the script begins; None: nothing is seeded.
+        checksum: whether the parameters are summed up at the end of the training.
+        only_steps: record the step boundaries and nothing else, as close to nothing as step times can be had for.
     """
 
     run_dir: str
@@ -70,6 +76,12 @@ class CaptureConfig:
     activities: list[str] | None = None
     record: list[str] = field(default_factory=list)
     max_trace_mb: float | None = 200.0
+    probes: bool = True
+    settings: dict[str, bool | int | float | str] = field(default_factory=dict)
+    stop_after: int | None = None
+    seed: int | None = None
+    checksum: bool = False
+    only_steps: bool = False
 
     def to_environment(self) -> dict[str, str]:
         """The variables that carry it to the ranks."""
@@ -93,7 +105,7 @@ class CaptureConfig:
 
     def wants_window(self, rank: int) -> bool:
         """Whether `rank` records a Kineto window."""
-        return self.window_ranks is None or rank in self.window_ranks
+        return not self.only_steps and (self.window_ranks is None or rank in self.window_ranks)
 
 
 def parse_activities(text: str) -> list[str] | None:

@@ -4,9 +4,11 @@
 <run>/attempt0/rank00003.json                   the rank's facts
 <run>/attempt0/rank00003.zones.jsonl            its zones, the whole run
 <run>/attempt0/rank00003.collectives.jsonl      its flight recorder, the whole run
+<run>/attempt0/rank00003.clock.jsonl            its exchanges with the reference rank, which compare their clocks
 <run>/attempt0/rank00003.window0.pt.trace.json.gz   its Kineto trace (`.json` until it is compressed)
 <run>/attempt0/rank00003-<host>-<pid>.*             another process that claimed the same rank
 <run>/report.json, report.html, timeline.json.gz
+<run>/digest/                                   what was read, so that it need not be read again
 """
 
 from __future__ import annotations
@@ -52,6 +54,11 @@ class RankFiles:
         """The flight recorder's entries of the whole run."""
         return self.folder / f"{self._stem}.collectives.jsonl"
 
+    @property
+    def clock(self) -> Path:
+        """The clock probes' samples; none of the reference rank, which is asked and does not ask."""
+        return self.folder / f"{self._stem}.clock.jsonl"
+
     def window(self, index: int, *, compressed: bool = True) -> Path:
         """The Kineto trace of one window."""
         return self.folder / f"{self._stem}.window{index}.pt.trace.json{'.gz' if compressed else ''}"
@@ -96,6 +103,11 @@ class RunDirectory:
     def timeline(self) -> Path:
         """All ranks on one clock, for Perfetto."""
         return self.path / "timeline.json.gz"
+
+    @property
+    def digest(self) -> Path:
+        """The folder of the tables that the recordings were read into."""
+        return self.path / "digest"
 
     def attempt(self, number: int) -> Path:
         """The folder of one attempt."""

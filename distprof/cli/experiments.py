@@ -1,0 +1,208 @@
+"""What the commands that launch experiments share: options, progress, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+from torch.distributed.run import get_args_parser, parse_min_max_nnodes
+
+from distprof.cli.launch import LaunchParser
+from distprof.experiment.core import Experiment, Plan, Setup, prepare, read, run, write
+from distprof.experiment.launching import Training
+from distprof.experiment.settings import Point
+from distprof.experiment.trial import Trial
+from distprof.launcher.spec import versions
+from distprof.report.words import clean
+from distprof.run.config import ConfigError
+from distprof.run.manifest import RunDirectoryError
+
+INTERRUPTED = 130
+_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+
+class ExperimentParser(LaunchParser):
+    """torchrun's options, and those of an experiment in a group of their own.
+
+    Args:
+        name: the command.
+        repeats: launches of each point, if the user does not say.
+    """
+
+    def __init__(self, name: str, *, repeats: int, description: str, epilog: str) -> None:
+        super().__init__(
+            get_args_parser(),
+            prog=f"distprof {name}",
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self.name = name
+        self.ours = self.add_argument_group("distprof")
+        self.ours.add_argument(
+            "--nproc", dest="nproc_per_node", default=argparse.SUPPRESS, help="Short for --nproc-per-node."
+        )
+        add = self.ours.add_argument
+        add("--steps", type=_positive, default=40, metavar="N", help="Steps measured in each launch. Default: 40.")
+        add(
+            "--warmup",
+            type=_positive,
+            default=10,
+            metavar="N",
+            help="Steps after the first one that are not measured: workers start, and what they prepared is used up. "
+            "The training is ended after warm-up and measured steps. Default: 10.",
+        )
+        add(
+            "--repeats",
+            type=_positive,
+            default=repeats,
+            metavar="N",
+            help=f"Launches of each point, at most. Default: {repeats}.",
+        )
+        add(
+            "--budget",
+            type=_duration,
+            metavar="20min",
+            help="Time that all launches may take (s, min or h); with less of it there are fewer repeats.",
+        )
+        add(
+            "--out",
+            type=Path,
+            metavar="DIR",
+            help="Where results, runs and logs are kept. Default: ./distprof-runs/<command>-<script>-<key>. The same "
+            "command again goes on there, and launches only what is missing.",
+        )
+        add("--seed", type=int, default=0, metavar="N", help="See `distprof launch`. Default: 0.")
+
+    def setup(self, arguments: argparse.Namespace, argv: list[str], points: list[Point]) -> Setup:
+        """Find the experiment's folder; what is wrong with the command line ends the process with status 2."""
+        try:
+            if parse_min_max_nnodes(arguments.nnodes) != (1, 1):
+                self.error("--nnodes: experiments launch on this host only")
+            return prepare(
+                self.name,
+                command=["distprof", self.name, *argv],
+                training=Training.of(arguments, get_args_parser()),
+                points=points,
+                steps=arguments.steps,
+                warmup=arguments.warmup,
+                versions=versions(),
+                capture=[
+                    "--checksum",
+                    f"--seed={arguments.seed}",
+                    f"--stop-after={1 + arguments.warmup + arguments.steps}",
+                ],
+                folder=arguments.out,
+            )
+        except (ConfigError, RunDirectoryError) as error:
+            self.error(str(error))
+        except OSError as error:
+            self.error(f"{error.filename} cannot be read or written ({error.strerror})")
+
+    def measure(
+        self,
+        setup: Setup,
+        plan: Plan,
+        judge: Callable[[Experiment], Any],
+    ) -> tuple[Experiment, bool]:
+        """Launch what is missing, and keep what it says as the experiment's result.
+
+        Returns:
+            The experiment, and whether the user interrupted it.
+        """
+        interrupted = False
+        try:
+            try:
+                with ProgressLines() as watch:
+                    experiment = run(setup.experiment, setup.folder, plan, setup.launcher, watch)
+            except KeyboardInterrupt:
+                experiment, interrupted = read(setup.folder) or setup.experiment, True
+            experiment = replace(experiment, result=judge(experiment))
+            write(experiment, setup.folder)
+        except (ConfigError, RunDirectoryError) as error:
+            self.error(str(error))
+        except OSError as error:
+            self.error(f"{error.filename} cannot be read or written ({error.strerror})")
+        return experiment, interrupted
+
+
+class ProgressLines:
+    """Tells on standard error how an experiment goes on: a line for each launch and, on a terminal, a bar."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}")
+        self._bar = Progress(*columns, console=self._console, transient=True, disable=not sys.stderr.isatty())
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def _line(self, text: str, style: str = "") -> None:
+        self._console.print(Text(clean(text), style=style), soft_wrap=True)
+
+    def planned(self, launches: int, seconds: float | None) -> None:
+        """So many launches are missing."""
+        if not launches:
+            self._line("Everything was measured before.")
+            return
+        takes = "how long they take is known after the first one" if seconds is None else f"about {duration(seconds)}"
+        self._line(
+            f"{launches} launch{'' if launches == 1 else 'es'} at most, {takes}. Ctrl-C keeps what was measured."
+        )
+        self._task = self._bar.add_task("", total=launches, left="")
+
+    def starts(self, point: Point, repeat: int) -> None:
+        """A launch begins."""
+        if self._task is not None:
+            self._bar.update(self._task, description=f"{point.name}, repeat {repeat + 1}")
+
+    def ended(self, trial: Trial, launches: int, seconds: float | None) -> None:
+        """It has ended."""
+        left = "" if not launches or seconds is None else f"; at most {duration(seconds)} left"
+        name = f"{trial.point}, repeat {trial.repeat + 1}"
+        if trial.failure is None:
+            self._line(f"{name}: {trial.step or 0.0:.2f} ms per step (launch {duration(trial.seconds)}){left}")
+        else:
+            self._line(f"{name} failed: {trial.failure}{left}", "bold red")
+            for line in trial.tail:
+                self._line(f"    {line}", "dim")
+        if self._task is not None:
+            self._bar.update(self._task, advance=1, left=left.removeprefix("; "))
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|sec|min|m|h)", text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 90s, 20min or 1.5h")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 8 and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)

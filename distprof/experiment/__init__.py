@@ -1,0 +1,1 @@
+"""Many launches, many results, one comparison."""
