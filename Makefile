@@ -15,7 +15,8 @@ demo: $(STAMP) ## train on four ranks, one of them with a slow loader, and see t
 	$(BIN)/distprof launch --nproc-per-node 4 examples/slow_loader.py
 
 test: lint types layers $(PEERS) ## everything that must hold before a change lands
-	$(BIN)/pytest
+	$(BIN)/pytest tests/unit --numprocesses 2
+	$(BIN)/pytest tests/integration tests/scenarios
 
 soak: $(STAMP) ## hold the results against the truth in many worlds; what it finds stands in benchmarks/soak.txt
 	$(BIN)/pytest -m soak --quiet --no-header > benchmarks/soak.txt; status=$$?; cat benchmarks/soak.txt; exit $$status

@@ -16,12 +16,17 @@ from distprof.clock.shift import corrections, shifted
 from distprof.result import NotObserved, Result, RunInfo
 from distprof.trace.load import Run
 from distprof.trace.notes import Note
+from distprof.trace.tables import Tables
 
 
-def build(run: Run) -> Result:
-    """Analyse a run: everything in the result comes from its files."""
+def build(run: Run, steps: tuple[int | None, int | None] = (None, None)) -> Result:
+    """Analyse a run: everything in the result comes from its files.
+
+    Args:
+        steps: only those from the first to before the second of these are steady; None: from the first, to the last.
+    """
     clock, unseen = align(run.tables, recorded=run.manifest is not None)
-    tables = shifted(run.tables, corrections(clock))
+    tables = _limited(shifted(run.tables, corrections(clock)), *steps)
     if run.manifest is None:
         sections = analyze_traces(tables, clock, _recording(run))
     else:
@@ -30,6 +35,15 @@ def build(run: Run) -> Result:
     notes = [NotObserved(_within(note), None if note.rank is None else [note.rank], note.text) for note in run.notes]
     not_observed = [*notes, *sections.pop("not_observed"), *unseen]
     return Result(run=_run_info(run), clock=clock, groups=run.tables.groups, not_observed=not_observed, **sections)
+
+
+def _limited(tables: Tables, first: int | None, end: int | None) -> Tables:
+    """The tables with all other steps kept out of the steady ones."""
+    if first is None and end is None:
+        return tables
+    outside = (pl.col("step") < (first or 0)) | (pl.lit(end is not None) & (pl.col("step") >= (end or 0)))
+    excluded = pl.when(outside).then(pl.col("excluded").fill_null("not_chosen")).otherwise("excluded")
+    return replace(tables, steps=tables.steps.with_columns(excluded=excluded))
 
 
 def _within(note: Note) -> str:

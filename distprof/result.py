@@ -25,6 +25,7 @@ def doc(text: str) -> msgspec.Meta:
 Basis = Literal["window", "zones"]
 BASIS = doc("What the section was computed from: `zones` is the whole run, `window` the Kineto window.")
 STEPS_USED = doc("How many steady steps stand behind the section's figures.")
+PER = doc("`window`: no steady step lies inside a window, so the figures are of whole windows and not of a step.")
 
 Cause = Literal[
     "data_loading",
@@ -57,6 +58,23 @@ class RunInfo:
     wall_s: Annotated[float | None, doc("Seconds from the first rank's first to the last rank's last record.")] = None
 
 
+Setting = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A setting that was overridden, and what became of it."""
+
+    setting: Annotated[str, doc("Its name, such as `loader.num_workers`.")]
+    asked: Annotated[Setting | None, doc("What was asked for.")]
+    target: Annotated[str | None, doc("Class of what it was set on; null: it took effect nowhere.")]
+    place: Annotated[str | None, doc("Where the script makes that: FILE:LINE.")]
+    had: Annotated[Setting | None, doc("What the script had given.")]
+    took: Annotated[Setting | None, doc("What it has now.")]
+    why: Annotated[str | None, doc("Why it has no effect, or another one than it seems.")]
+    ranks: Annotated[list[int], doc("Ranks of which this is true.")]
+
+
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """Under which conditions the figures hold."""
@@ -73,6 +91,19 @@ class Conditions:
     ddp: Annotated[
         list[dict[str, Any]] | None,
         doc("Each `DistributedDataParallel`: bucket cap, bucket sizes after the rebuild, its switches."),
+    ] = None
+    settings: Annotated[
+        list[SettingRow] | None, doc("Settings that were overridden (`--set`); null: none was to be.")
+    ] = None
+    checksums: Annotated[
+        dict[str, str] | None,
+        doc(
+            "Optimizer -> checksum of its parameters at the end of the training, over all ranks (`--checksum`); null: "
+            "it was not asked for, or some rank has none."
+        ),
+    ] = None
+    stopped_after: Annotated[
+        int | None, doc("Steps after which the training was ended (`--stop-after`); null: it ended by itself.")
     ] = None
 
 
@@ -123,6 +154,27 @@ class ClockRow:
     error_us: Annotated[float | None, doc("Error of the offset, assuming that symmetric collectives end together.")] = (
         None
     )
+    same_as: Annotated[int | None, doc("The lowest rank that reads the same clock.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClockRow(ClockRow):
+    """A rank's device's clock against the reference rank's; `bound_us` and `error_us` against that rank's device's."""
+
+    behind_host_us: Annotated[
+        float | None,
+        doc(
+            "It is behind its host's clock by at least this, since kernels begin after their launch; negative: ahead "
+            "by at most that."
+        ),
+    ] = None
+    behind_host_most_us: Annotated[
+        float | None,
+        doc(
+            "It is behind its host's clock by at most this, since a synchronisation with the device returns after the "
+            "kernels that it waited for; null: no such synchronisation was recorded."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +187,21 @@ class Clock:
         doc("`same_host`: all ranks read one host's clock; `unaligned`: lateness between ranks is undecided."),
     ]
     reference_rank: Annotated[int | None, doc("The rank whose clock the others are held against.")]
-    ranks: Annotated[list[ClockRow], doc("One row per rank.")]
+    ranks: Annotated[list[ClockRow], doc("One row per rank: its host's clock.")]
+    origin_unix_ns: Annotated[
+        int | None,
+        doc(
+            "The reference rank's time at which the offsets hold: what its clock read at time t of a rank's is "
+            "t - offset - drift * (t - offset - origin)."
+        ),
+    ] = None
+    devices: Annotated[
+        list[DeviceClockRow], doc("Clocks of the devices that kernels ran on; the times of kernels are theirs.")
+    ] = field(default_factory=list)
+    ends: Annotated[int, doc("Symmetric collectives whose ends were seen on several ranks with aligned clocks.")] = 0
+    ends_apart_us: Annotated[
+        float | None, doc("What the ends of nine of ten of these lie apart, at most, after the alignment.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +275,8 @@ class Total:
 class BreakdownRow:
     """A rank's steady step, cut into parts that add up to it: each piece belongs to the first that applies.
 
-    On a CPU, by the training thread: data_wait + h2d + compute + comm_wait + comm_transfer + other.
+    On a CPU, by the training thread: data_wait, h2d, compute, comm_wait, comm_transfer, other. On a device: compute,
+    comm_wait, comm_transfer, h2d; then, where it stood idle, what its host did meanwhile: data_wait, sync_wait, other.
     """
 
     rank: Annotated[int, doc("The rank.")]
@@ -228,9 +295,15 @@ class BreakdownRow:
     comm_overlapped: Annotated[
         float | None, doc("Communication beside the other parts: the collectives' union minus comm_exposed.")
     ]
-    sync_wait: Annotated[float | None, doc("Device only: idle while the host waits for it or for another device.")]
-    idle: Annotated[float | None, doc("Device only: idle without a known reason.")]
-    other: Annotated[float | None, doc("Python between operators, garbage collection.")]
+    sync_wait: Annotated[float | None, doc("Device only: idle while the host waits for it or for other ranks.")]
+    idle: Annotated[float | None, doc("Device only: idle without a known reason, since the host was not recorded.")]
+    other: Annotated[
+        float | None,
+        doc(
+            "Python between operators, garbage collection; on a device: it is idle while the host runs Python and "
+            "operators, or it copies within itself or to the host, or fills memory."
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +347,42 @@ class Bucket:
     ]
     last_rank: Annotated[int | None, doc("The rank that was most often the last to create it, where one was.")]
     last_share: Annotated[float | None, doc("In which share of the steps it was.")] = None
+    algbw_gbps: Annotated[float | None, doc("bytes / transfer, in 10^9 bytes per second.")] = None
+    busbw_gbps: Annotated[float | None, doc("algbw x 2(n-1)/n.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class GradientOverlap:
+    """How far DDP's gradient all-reduces ran beside backward, per steady step in the window: means over ranks."""
+
+    steps_used: Annotated[int, STEPS_USED]
+    total: Annotated[float | None, doc("Union of the gradients' all-reduces from created to ended.")]
+    overlapped: Annotated[
+        float | None, doc("The part of it in which backward computed: inside its zone, and not blocked.")
+    ]
+    exposed: Annotated[float | None, doc("The part of it that blocked the training thread.")]
+    wait: Annotated[float | None, doc("The part of `exposed` in which some rank had not arrived.")]
+    saved_by_perfect_overlap: Annotated[
+        float | None,
+        doc(
+            "What a step would be shorter by if transfers ran beside all of backward's computing: exposed transfer, "
+            "less what the transfers exceed that computing by. An upper limit: the last bucket is never hidden."
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferModel:
+    """Transfer of an all-reduce as latency + bytes / bandwidth, from when the last rank's backend began with it."""
+
+    group: Annotated[int, doc("Process group, by id.")]
+    latency: Annotated[float, doc("What an all-reduce of nothing would take.")]
+    algbw_gbps: Annotated[float, doc("Algorithm bandwidth without latency, in 10^9 bytes per second.")]
+    at_once: Annotated[int, doc("So many transfers a rank had under way at once, at most.")]
+    calls: Annotated[int, doc("All-reduces in steady steps that it was fitted to.")]
+    smallest_bytes: Annotated[int, doc("The smallest of these.")]
+    largest_bytes: Annotated[int, doc("The largest of these.")]
+    error: Annotated[float, doc("Median relative difference of the calls' transfers from it.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +403,12 @@ class Communication:
     per_rank: Annotated[list[RankCommunication], doc("The same rank by rank.")]
     by_kind: Annotated[list[CollectiveKind], doc("Per kind, group and size.")]
     buckets: Annotated[list[Bucket], doc("Per DDP bucket.")]
+    gradients: Annotated[
+        GradientOverlap | None, doc("How far DDP's all-reduces ran beside backward; null: no bucket was recognised.")
+    ] = None
+    transfer_models: Annotated[
+        list[TransferModel], doc("Latency and bandwidth, for each group whose all-reduces tell them apart.")
+    ] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,20 +419,46 @@ class Straggler:
     cause: Annotated[Cause, doc("Kind of the zone that its extra time was lost in; `host`: between zones.")]
     zone: Annotated[str | None, doc("That zone's name.")]
     pattern: Annotated[
-        Literal["persistent", "intermittent", "rotating"], doc("In most steps, in some, or taking turns.")
+        Literal["persistent", "intermittent", "rotating"],
+        doc(
+            "`persistent`: late in three of five steps or more; `intermittent`: in fewer, but more often than its "
+            "peers and by more than a hundredth of all steps' time; `rotating`: ranks are late one after the other, in "
+            "most steps or at regular intervals."
+        ),
     ]
-    steps: Annotated[list[int], doc("Steps in which it was late, at most the first 100.")]
+    steps: Annotated[list[int], doc("Steps in which it was late by more than the noise, at most the first 100.")]
     group: Annotated[int | None, doc("Group whose collectives it held up, by id.")]
-    via: Annotated[list[int], doc("Ranks through which the delay reached the others.")]
+    via: Annotated[
+        list[int],
+        doc(
+            "Ranks through which the delay reached the others: they waited for it in one group, and so came last to "
+            "another, where without the delay, by the replay, half of the wait or more would not have been."
+        ),
+    ]
     delay: Annotated[
-        float, doc("Its extra own time per step against its peers, net of waits: the median over steady steps.")
+        float,
+        doc(
+            "Its extra own time per step, net of waits, against what is usual for its role (ranks with the same "
+            "collectives): the median over the steady steps if it is persistent, else over the steps in which it was "
+            "late. Own time runs from its last release from a collective to the next, across step boundaries."
+        ),
     ]
     imposed_wait: Annotated[
-        float | None, doc("Wait that each other rank had in front of it, per step: mean over these ranks.")
+        float | None,
+        doc(
+            "Wait that each other rank had in front of it, or of ranks that had waited for it, united, in the same "
+            "steps: the mean over these ranks."
+        ),
     ]
     last_arrivals: Annotated[int, doc("Synchronisations at which it was the last to arrive.")]
     of_collectives: Annotated[int, doc("Synchronisations that were judged: one per step and group.")]
-    saved_if_fixed: Annotated[float | None, doc("Time per step that a replay without its extra would save.")]
+    saved_if_fixed: Annotated[
+        float | None,
+        doc(
+            "Time per steady step that would be saved if only this rank did not lose its extra: all ranks' own times "
+            "and collectives are played again without it. Where another rank is as late, little is."
+        ),
+    ]
     confidence: Annotated[
         Literal["bound", "ends_agree", "same_clock"],
         doc("What the comparison of clocks stands on; `same_clock`: one host."),
@@ -334,6 +475,78 @@ class Stragglers:
     why: Annotated[str, doc("What the verdict stands on, or why there is none.")]
     noise: Annotated[float | None, doc("Below this delay per step nobody is named in this run.")]
     ranks: Annotated[list[Straggler], doc("The culprits, the costliest first; victims are not among them.")]
+    noise_of_a_step: Annotated[
+        float | None, doc("The same in a single step: below this delay no step counts as one in which a rank was late.")
+    ] = None
+    saved_if_all_fixed: Annotated[
+        float | None,
+        doc("Time per step that the replay saves without the extra of all culprits; not the sum of `saved_if_fixed`."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankLateness:
+    """By how much a rank's own time exceeds what is usual, step by step; negative: it was faster."""
+
+    rank: Annotated[int, doc("The rank.")]
+    median: Annotated[float, doc("Median over the steps.")]
+    largest: Annotated[float, doc("In the step in which it was the latest.")]
+    largest_step: Annotated[int, doc("That step.")]
+    late: Annotated[list[float], doc("The largest of each column's steps, column by column.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """A picture of who was late when: ranks by steps. At most 200 columns and some 130,000 values."""
+
+    basis: Annotated[Basis, BASIS]
+    steps_used: Annotated[int, STEPS_USED]
+    first_steps: Annotated[list[int], doc("The first step of each column.")]
+    last_steps: Annotated[list[int], doc("The last step of each column.")]
+    ranks: Annotated[list[RankLateness], doc("Rank by rank.")]
+
+
+@dataclass(frozen=True, slots=True)
+class GanttBar:
+    """What a rank did, from when to when; times are milliseconds since the picture's beginning."""
+
+    rank: Annotated[int, doc("The rank.")]
+    lane: Annotated[
+        Literal["thread", "collectives"],
+        doc("`thread`: the training thread, and its device; bars do not overlap. `collectives`: those, which may."),
+    ]
+    kind: Annotated[
+        str,
+        doc(
+            "Kind of the innermost zone, or `host` between zones; `compute`: a kernel computes. Of a time in which the "
+            "thread is blocked, and of a collective: `wait` for ranks that had not come, `transfer` after that, or "
+            "`communication` where these are not told apart."
+        ),
+    ]
+    name: Annotated[str, doc("Name of the zone, or kind of the collective.")]
+    start: Annotated[float, doc("When it begins.")]
+    end: Annotated[float, doc("When it ends.")]
+    bytes: Annotated[int | None, doc("Of a collective: bytes handed in.")] = None
+    bucket: Annotated[int | None, doc("Of a collective: DDP's bucket.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class GanttStep:
+    """One step across ranks. Of many ranks some are shown, of many bars of a lane the 40 longest."""
+
+    step: Annotated[int, doc("The step.")]
+    why: Annotated[
+        Literal["finding", "typical", "late"],
+        doc("`finding`: a finding shows in it; `typical`: it takes as long as most; `late`: some rank was the latest."),
+    ]
+    about: Annotated[list[int], doc("The ranks whose finding shows in it.")]
+    duration: Annotated[float, doc("From the first shown rank's beginning to the last one's end.")]
+    aligned: Annotated[
+        bool, doc("Whether the ranks' clocks can be compared; if not, each rank's times count from its own beginning.")
+    ]
+    ranks: Annotated[list[int], doc("The ranks that are shown, at most 16.")]
+    bars: Annotated[list[GanttBar], doc("What they did.")]
+    left_out: Annotated[int, doc("Bars that are not here because their lane has too many.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,37 +579,125 @@ class DataLoading:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleBecause:
+    """What a device stood idle for, per steady step: each piece belongs to the first that applies."""
+
+    data: Annotated[float | None, doc("The host was in a loader.")]
+    collective: Annotated[float | None, doc("The host waited for other ranks.")]
+    sync: Annotated[float | None, doc("The host waited for the device, in a synchronisation or a copy.")]
+    launched: Annotated[float | None, doc("Work was launched and had not begun: it takes some us, or waits for other.")]
+    host_slow_to_launch: Annotated[float | None, doc("Nothing was launched: the host ran Python or operators.")]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """How a rank uses a device, per steady step in its windows: busy + idle = step."""
+
+    rank: Annotated[int, doc("The rank.")]
+    device: Annotated[int | None, doc("The device's number on its host.")]
+    steps_used: Annotated[int, STEPS_USED]
+    step: Annotated[float | None, doc("Mean duration of these steps; without steps the window's.")]
+    busy: Annotated[float | None, doc("A kernel, a copy or a fill runs; a kernel that waits for other ranks, too.")]
+    idle: Annotated[float | None, doc("Nothing runs.")]
+    idle_because: Annotated[IdleBecause, doc("What it stood idle for; these add up to `idle`.")]
+    launches: Annotated[float | None, doc("Launches of kernels, copies and fills that began in a step.")]
+    queue_median: Annotated[
+        float | None,
+        doc("Launches that were issued and had not begun when one began: the median. About 0: the host is too slow."),
+    ]
+    queue_p10: Annotated[float | None, doc("The same: the 10th percentile.")]
+
+
+@dataclass(frozen=True, slots=True)
 class SyncWait:
-    """A place where the host waited, per rank; over the steady steps of the whole run."""
+    """A place where the host waited, per rank: on a CPU in the steady steps of the run, on a device in its windows'."""
 
     kind: Annotated[
         Literal["collective_wait", "end_of_backward", "barrier", "stream", "device", "event", "copy", "item"],
         doc("What was waited for."),
     ]
     rank: Annotated[int, doc("The rank.")]
-    count: Annotated[int, doc("How often.")]
+    count: Annotated[int, doc("How often, in all these steps together.")]
     wait: Annotated[float | None, doc("Wait per steady step.")]
-    top_callers: Annotated[list[str], doc("Operators or annotations around it.")]
+    top_callers: Annotated[
+        list[str],
+        doc(
+            "Operators, annotations or zones around it and, where stacks were recorded, the line of Python: those that "
+            "waited longest."
+        ),
+    ]
+    basis: Annotated[Basis, BASIS] = "zones"
+    steps_used: Annotated[int, STEPS_USED] = 0
+    device_busy: Annotated[
+        float | None, doc("The part of `wait` in which the device worked: the host waited since the device is busy.")
+    ] = None
+    device_idle: Annotated[
+        float | None,
+        doc(
+            "What the wait cost the device, per steady step: from when it ran dry in the wait to its next work, since "
+            "the host waited instead of launching ahead."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator in the window."""
+    """An operator in the window, on all threads of the host: the mean over ranks. Of many the 200 with most `self`."""
 
     name: Annotated[str, doc("Name.")]
-    calls: Annotated[int, doc("Calls per step.")]
-    self: Annotated[float | None, doc("Time of its own per step.")]
-    inclusive: Annotated[float | None, doc("Time with its children per step.")]
-    spread: Annotated[float | None, doc("Largest minus smallest rank.")]
+    calls: Annotated[float, doc("Calls per step; those that begin in it.")]
+    self: Annotated[float | None, doc("Time of its own per step: without the operators that it calls on its thread.")]
+    inclusive: Annotated[
+        float | None,
+        doc(
+            "Time with the operators that it calls, per step; a call inside one of the same name does not count again."
+        ),
+    ]
+    spread: Annotated[float | None, doc("`self` of the largest rank minus that of the smallest.")]
+    slowest_rank: Annotated[int | None, doc("The rank with the largest `self`.")] = None
+    per: Annotated[Literal["step", "window"], PER] = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What devices did, by name: kernels, copies and fills; the mean over ranks. Of many the 200 with most `total`."""
+
+    name: Annotated[str, doc("Name.")]
+    kind: Annotated[Literal["kernel", "copy", "fill"], doc("What it is.")]
+    collective: Annotated[str | None, doc("Kind of the collective that it carries out; null: it computes.")]
+    calls: Annotated[float, doc("How many per step; those that the host launched in it.")]
+    total: Annotated[float, doc("Their durations per step, added; those side by side count each.")]
+    spread: Annotated[float | None, doc("`total` of the largest rank minus that of the smallest.")]
+    slowest_rank: Annotated[int | None, doc("The rank with the largest `total`.")] = None
+    per: Annotated[Literal["step", "window"], PER] = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneMemory:
+    """The peak in one kind of zone."""
+
+    zone: Annotated[str, doc("Kind of the innermost zone of the training thread; of the script's own zones the name.")]
+    peak_bytes: Annotated[int, doc("The most that was held at an allocation or release in it.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A rank's memory, where it was recorded."""
+    """A rank's memory on one device, where it was recorded."""
 
     rank: Annotated[int, doc("The rank.")]
-    zone: Annotated[str | None, doc("The zone of the peak.")]
+    device: Annotated[
+        str,
+        doc(
+            "`host`: the process's resident memory over the whole run, without data workers; else what torch's "
+            "allocator held in the windows: `cpu` (since recording began), `device 0`, ..."
+        ),
+    ]
+    zone: Annotated[str | None, doc("The zone of the peak; null: outside of all zones, or the whole run.")]
     peak_bytes: Annotated[int | None, doc("The peak.")]
+    reserved_bytes: Annotated[int | None, doc("The most that the allocator had reserved; null: it reserves none.")] = (
+        None
+    )
+    zones: Annotated[list[ZoneMemory], doc("The peak zone by zone.")] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,6 +712,9 @@ class Finding:
     hypothesis: Annotated[str, doc("What probably causes it.")]
     next_check: Annotated[str, doc("What to try or look at next.")]
     evidence: Annotated[dict[str, float], doc("The figures it stands on, by name.")]
+    saves: Annotated[
+        float | None, doc("What fixing it would save per step, at most: the estimate that findings are ordered by.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,11 +757,17 @@ class Result:
     stragglers: Annotated[Stragglers, doc("Who the others waited for.")]
     data_loading: Annotated[DataLoading, doc("Whether the input pipeline keeps up.")]
     sync_waits: Annotated[list[SyncWait] | None, doc("Where the host waited.")]
+    device_use: Annotated[list[DeviceUse] | None, doc("How busy devices were, and what they stood idle for.")] = None
     operators: Annotated[list[Operator] | None, doc("Operators in the window.")]
+    kernels: Annotated[list[Kernel] | None, doc("What devices did in the window, by name.")] = None
     memory: Annotated[list[Memory] | None, doc("Memory peaks.")]
-    findings: Annotated[list[Finding], doc("What to do, ordered by what fixing it would save.")]
+    findings: Annotated[list[Finding], doc("What to do, ordered by what fixing it would save; at most seven.")]
     not_observed: Annotated[list[NotObserved], doc("What could not be had, and why.")]
     overhead: Annotated[Overhead, doc("What distprof itself cost.")]
+    lateness: Annotated[Lateness | None, doc("Who was late when; null: not observed.")] = None
+    gantt: Annotated[list[GanttStep], doc("Some steps across ranks, at most 6: those of findings first.")] = field(
+        default_factory=list
+    )
 
 
 def to_json(result: Result) -> bytes:

@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from hypothesis import settings
+
+# A machine that is busy makes examples slow, and no test is about that.
+settings.register_profile("distprof", deadline=None)
+settings.load_profile("distprof")
 
 ROOT = Path(__file__).parents[1]
 

@@ -122,9 +122,10 @@ def kept(own: OwnTime, role: list[int], late: Late, extra: Floats) -> Floats:
     cells = (len(own.steps), slots if slots * len(own.steps) <= _MOST_SLOTS else 1, len(own.zones))
     spent = np.stack([_spent(own.pieces[index], cells) for index in role])
     of_rank = spent[role.index(late.index)]
-    peers = np.delete(spent, role.index(late.index), axis=0)
-    counted = np.array([kind in CAUSES for kind, _ in own.zones])
-    more = np.maximum(0.0, of_rank - lower_median(peers)) * counted
+    peers = np.arange(len(role)) != role.index(late.index)
+    counted = (of_rank > 0) & np.array([kind in CAUSES for kind, _ in own.zones])
+    more = np.zeros(cells)
+    more[counted] = np.maximum(0.0, of_rank[counted] - lower_median(spent[peers][:, counted]))
     taken = more * np.minimum(1.0, extra / np.maximum(more.sum(axis=(1, 2)), 1.0))[:, None, None]
     left = 1.0 - np.divide(taken, of_rank, out=np.zeros(cells), where=of_rank > 0)
     share: Floats = np.where(mine.step < 0, 1.0, left[mine.step, np.minimum(mine.slot, cells[1] - 1), mine.zone])

@@ -21,6 +21,9 @@ _WORTH_SHARE = 0.02  # of the step: what is less is not worth a run
 _EXPOSED_SHARE = 0.05
 _EXPOSED_CRITICAL = 0.25
 _FEW_BUCKETS = 2
+_MANY_BUCKETS = 8
+_TINY_BYTES = 256 * 1024
+_DEFAULT_MB = 25  # torch's
 _PIECES = 8  # so many buckets leave an eighth of the gradients to be reduced after backward
 
 Floats = npt.NDArray[np.float64]
@@ -153,6 +156,20 @@ def _exposed(inputs: Inputs, judged: Judged) -> list[Finding]:
                 next_check=validate(inputs.tables, f"ddp.bucket_cap_mb={cap}"),
                 evidence=evidence,
                 saves=saves,
+            )
+        ]
+    if count >= _MANY_BUCKETS and total_bytes / count < _TINY_BYTES:
+        return [
+            Finding(
+                id="buckets.too_small",
+                severity=judged.severity(costs),
+                ranks=[],
+                steps=[],
+                observation=f"{seen}; they are {count} buckets of {total_bytes / count / 1024:.0f} KiB in the mean",
+                hypothesis="buckets are too small: each costs its latency, however few bytes it carries",
+                next_check=validate(inputs.tables, f"ddp.bucket_cap_mb={_DEFAULT_MB}"),
+                evidence=evidence | {"communication.buckets.count": float(count)},
+                saves=costs,
             )
         ]
     return [

@@ -9,6 +9,7 @@ import polars as pl
 
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.parts import LOADING, NEXT, STARTING
+from distprof.analyze.ranks import training_zones
 from distprof.analyze.steady import FEWEST_STEPS, MS, NO_STEP, pairs, steady_steps, times_of_steps
 from distprof.result import DataLoading, NotObserved, RankLoading
 from distprof.trace import intervals
@@ -23,8 +24,7 @@ def data_loading(inputs: Inputs) -> tuple[DataLoading, list[NotObserved]]:
     tenth of its step."""
     tables = inputs.tables
     used = steady_steps(tables)
-    zones = tables.zones.filter((pl.col("thread") == 0) & pl.col("kind").is_in(LOADING))
-    rows = [_of_rank(tables, zones.filter(pl.col("rank") == rank), rank, used) for rank in tables.ranks]
+    rows = [_of_rank(tables, training_zones(tables, rank, *LOADING), rank, used) for rank in tables.ranks]
     shares = [row.share_of_step for row in rows if row.share_of_step is not None]
     if len(used) < FEWEST_STEPS or not shares:
         verdict = "undecided"
@@ -37,7 +37,7 @@ def data_loading(inputs: Inputs) -> tuple[DataLoading, list[NotObserved]]:
 def _of_rank(tables: Tables, zones: pl.DataFrame, rank: int, used: list[int]) -> RankLoading:
     """`zones` are those of the rank's loaders."""
     steps = times_of_steps(tables, rank, used)
-    waited = zones.filter(pl.col("kind").is_in(NEXT))
+    waited = training_zones(tables, rank, *NEXT)
     wait = share = None
     if zones.height and len(steps):
         wait = _per_step(waited, steps) / MS
@@ -71,8 +71,7 @@ def _startup(zones: pl.DataFrame) -> float | None:
 def loader_settings(tables: Tables, rank: int) -> dict[str, Any]:
     """Facts of the loader that `rank` waited for longest in steady steps; {} where that is not known."""
     steps = times_of_steps(tables, rank, steady_steps(tables))
-    of_rank = (pl.col("rank") == rank) & (pl.col("thread") == 0)
-    waited = tables.zones.filter(of_rank & pl.col("kind").is_in(NEXT))
+    waited = training_zones(tables, rank, *NEXT)
     if not len(steps) or not len(waited):
         return {}
     waits = {

@@ -12,6 +12,7 @@ from distprof.analyze.data_loading import loader_settings
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.offers import Judged, validate
 from distprof.analyze.operators import in_steps, steps_of_windows
+from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import MS, on_device, pairs, times_of_steps
 from distprof.analyze.zones import zones_at
 from distprof.result import Finding, Operator
@@ -159,7 +160,7 @@ def tiny_work(inputs: Inputs, judged: Judged) -> list[Finding]:
     rank = max(tiny, key=lambda number: tiny[number][2])
     count, median_us, gaps = tiny[rank]
     saves = judged.outside(gaps)
-    own = work.filter(pl.col("rank") == rank).with_columns(at=pl.coalesce("launched", "start") if device else "start")
+    own = of_rank(work, rank).with_columns(at=pl.coalesce("launched", "start") if device else "start")
     zones = _zoned(tables, in_steps(tables, own, {rank: steps[rank]}, "at"), steps)["zone"].drop_nulls()
     zone = zones.mode().sort()[0] if len(zones) else None
     optimizer = zone == "optimizer"
@@ -195,11 +196,11 @@ def _gaps(
 ) -> tuple[float, float, float]:
     """Of a rank: pieces of `work` per step, their median in us, and the short gaps in `around` per step in ms."""
     spans = times_of_steps(tables, rank, list(own))
-    mine = pairs(work.filter(pl.col("rank") == rank), "start", "end")
+    mine = pairs(of_rank(work, rank), "start", "end")
     mine = mine[intervals.contains(intervals.union(spans), mine[:, 0])]
     if not len(mine):
         return 0.0, 0.0, 0.0
-    busy = intervals.union(pairs(around.filter(pl.col("rank") == rank), "start", "end"))
+    busy = intervals.union(pairs(of_rank(around, rank), "start", "end"))
     gaps = np.column_stack([busy[:-1, 1], busy[1:, 0]])
     short = intervals.union(gaps[gaps[:, 1] - gaps[:, 0] <= _SMALL_GAP_NS])
     between = float(intervals.covered(short, spans[:, 0], spans[:, 1]).mean()) / MS

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from distprof.analyze.parts import LOADING
+from distprof.analyze.ranks import of_rank, training_zones
 from distprof.analyze.steady import pairs
-from distprof.analyze.waits import ONE, match
+from distprof.analyze.waits import ONE
 from distprof.analyze.work import work_of
 from distprof.trace import intervals
 from distprof.trace.intervals import Intervals
@@ -58,32 +59,32 @@ class DeviceParts:
     host: HostParts
 
 
-def device_parts(tables: Tables, blocking: pl.DataFrame, *, comparable: bool) -> dict[int, DeviceParts]:
+def device_parts(tables: Tables, blocking: pl.DataFrame, matched: pl.DataFrame) -> dict[int, DeviceParts]:
     """Collect the intervals of each rank whose windows hold work of a device.
 
     Args:
         blocking: `blocking.blocking_calls`'.
-        comparable: whether times of different ranks can be compared.
+        matched: `waits.match`'s.
     """
     if not len(tables.kernels):
         return {}
     # Of what was not seen to start on all members nobody knows who waited.
     started = pl.col("started").is_not_null().all().over(ONE)
-    matched = match(tables, comparable=comparable).filter(started)
+    matched = matched.filter(started)
     seen = tables.events.select("rank", "cat").unique()
     recorded = set(seen.filter(pl.col("cat").str.contains(_HOSTS))["rank"])
     parts = {}
     for rank in sorted(set(tables.kernels["rank"].unique()).intersection(tables.ranks)):
-        waits = blocking.filter((pl.col("rank") == rank) & pl.col("thread").is_in(launching_threads(tables, rank)))
+        waits = of_rank(blocking, rank).filter(pl.col("thread").is_in(launching_threads(tables, rank)))
         host = _host(tables, waits, rank, recorded=rank in recorded)
         parts[rank] = _of_rank(tables, matched, host, rank)
     return parts
 
 
 def _of_rank(tables: Tables, matched: pl.DataFrame, host: HostParts, rank: int) -> DeviceParts:
-    own = tables.kernels.filter(pl.col("rank") == rank)
+    own = of_rank(tables.kernels, rank)
     work = work_of(tables, rank)
-    wait, known = _waits(matched.filter(pl.col("rank") == rank), own)
+    wait, known = _waits(of_rank(matched, rank), own)
     copies = own.filter((pl.col("cat") == "gpu_memcpy") & pl.col("name").str.contains(_H2D))
     return DeviceParts(
         compute=work.compute,
@@ -109,7 +110,7 @@ def _waits(calls: pl.DataFrame, kernels: pl.DataFrame) -> tuple[Intervals, Inter
 
 
 def _host(tables: Tables, waits: pl.DataFrame, rank: int, *, recorded: bool) -> HostParts:
-    zones = tables.zones.filter((pl.col("rank") == rank) & (pl.col("thread") == 0))
+    zones = training_zones(tables, rank)
     barrier = waits.filter(pl.col("kind") == "barrier")
     collective = intervals.union(
         pairs(zones.filter(pl.col("kind") == "wait"), "start", "end"), pairs(barrier, "start", "end")
@@ -124,6 +125,6 @@ def _host(tables: Tables, waits: pl.DataFrame, rank: int, *, recorded: bool) -> 
 
 def launching_threads(tables: Tables, rank: int) -> list[int]:
     """The threads whose waits hold the rank up: the one that trains, and those that launch its kernels."""
-    kernels = tables.kernels.filter((pl.col("rank") == rank) & (pl.col("cat") == "kernel"))
+    kernels = of_rank(tables.kernels, rank).filter(pl.col("cat") == "kernel")
     threads = set(kernels["launch_thread"].drop_nulls().unique())
     return sorted(threads | {tables.training_thread[rank]} if rank in tables.training_thread else threads)

@@ -9,6 +9,7 @@ import polars as pl
 
 from distprof.analyze.device_parts import HostParts
 from distprof.analyze.inputs import HOST_UNSEEN, NO_LOADER, NO_WINDOW, NO_WORK, Inputs
+from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import MS, pairs, steps_or_windows
 from distprof.result import DeviceUse, IdleBecause, NotObserved
 from distprof.trace import intervals
@@ -23,7 +24,7 @@ def device_use(inputs: Inputs) -> tuple[list[DeviceUse] | None, list[NotObserved
     rows = []
     missing: dict[tuple[str, str], list[int]] = {}
     for rank, parts in inputs.devices.items():
-        own = tables.kernels.filter(pl.col("rank") == rank)
+        own = of_rank(tables.kernels, rank)
         numbers, steps = steps_or_windows(tables, rank)
         for (device,), kernels in own.partition_by("device", as_dict=True, maintain_order=True).items():
             figures = _figures(kernels, parts.host, steps, loading=inputs.loading_seen(rank))

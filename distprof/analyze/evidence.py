@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.own_time import OwnTime, own_time
+from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import on_device, steps_in_windows
-from distprof.analyze.waits import RankWaits, bound_steps, match, waits_in
+from distprof.analyze.waits import RankWaits, bound_steps, waits_in
 from distprof.analyze.work import work_of
 from distprof.result import Basis, Clock
 from distprof.trace import intervals
@@ -36,6 +37,7 @@ class Evidence:
         waits: rank -> where it was blocked.
         own: each rank's own time by step and zone.
         device: times are those of the devices.
+        computing: rank -> where its device computed, if they are.
         unknown: why it is not known when ranks were blocked, if it is not.
     """
 
@@ -47,6 +49,7 @@ class Evidence:
     waits: dict[int, RankWaits]
     own: OwnTime
     device: bool = False
+    computing: Mapping[int, Intervals] = field(default_factory=dict)
     unknown: str | None = None
 
     @property
@@ -92,7 +95,7 @@ def of_windows(inputs: Inputs, zones: pl.DataFrame) -> Evidence:
     """By what the windows hold. On a device a rank is blocked while it communicates and computes nothing."""
     tables = replace(inputs.tables, zones=zones)
     device = tables.arrival == "started"
-    matched = match(tables, comparable=inputs.clock.verdict != "unaligned")
+    matched = inputs.compared
     blocked: dict[int, Intervals] = {}
     computing = {}
     for rank in tables.ranks:
@@ -101,7 +104,7 @@ def of_windows(inputs: Inputs, zones: pl.DataFrame) -> Evidence:
             intervals.subtract(work.comm, work.compute) if device else intervals.union(parts.wait, parts.transfer)
         )
         computing[rank] = work.compute
-    waits = {rank: waits_in(matched.filter(pl.col("rank") == rank), blocked[rank]) for rank in tables.ranks}
+    waits = {rank: waits_in(of_rank(matched, rank), blocked[rank]) for rank in tables.ranks}
     inside = [set(steps_in_windows(tables, rank)) for rank in tables.ranks]
     steps = sorted(set.intersection(*inside)) if inside else []
     return Evidence(
@@ -113,5 +116,6 @@ def of_windows(inputs: Inputs, zones: pl.DataFrame) -> Evidence:
         waits=waits,
         own=own_time(tables, waits, steps, computing if device else None),
         device=device,
+        computing=computing if device else {},
         unknown=None if device else next((part.why_not for part in inputs.parts.values() if not part.recorded), None),
     )

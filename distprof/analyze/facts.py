@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import polars as pl
-
 from distprof.analyze.inputs import Inputs
+from distprof.analyze.ranks import of_rank
 from distprof.analyze.settings import setting_rows
 from distprof.analyze.steady import samples_per_step, steps_in_windows
 from distprof.result import Conditions, NotObserved, RankRow, Window
@@ -77,7 +76,7 @@ def _row(inputs: Inputs, rank: int) -> RankRow:
 
 def _observed(tables: Tables, rank: int, device: str) -> list[str]:
     """Activities of which the rank's traces hold events."""
-    categories = set(tables.events.filter(pl.col("rank") == rank)["cat"].unique())
+    categories = set(of_rank(tables.events, rank)["cat"].unique())
     return ["cpu"] * ("cpu_op" in categories) + [device] * ("kernel" in categories)
 
 

@@ -11,8 +11,8 @@ import polars as pl
 
 from distprof.analyze.evidence import Evidence
 from distprof.analyze.lateness import Floats
+from distprof.analyze.ranks import of_rank, training_zones
 from distprof.analyze.steady import MS, times_of_steps
-from distprof.analyze.work import work_of
 from distprof.result import Finding, GanttBar, GanttStep
 from distprof.trace import intervals
 from distprof.trace.tables import Tables
@@ -133,15 +133,11 @@ def _thread(evidence: Evidence, rank: int, step: int, span: tuple[int, int]) -> 
     """
     tables, waits = evidence.tables, evidence.waits[rank]
     start, end = span
-    zones = tables.zones.filter(
-        (pl.col("rank") == rank)
-        & (pl.col("thread") == 0)
-        & ~pl.col("kind").is_in(("wait", "step"))
-        & (pl.col("start") < end)
-        & (pl.col("end") > start)
+    zones = training_zones(tables, rank).filter(
+        ~pl.col("kind").is_in(("wait", "step")) & (pl.col("start") < end) & (pl.col("end") > start)
     )
     blocked, waiting = intervals.clip(waits.blocked, start, end), intervals.clip(waits.waits, start, end)
-    computing = intervals.clip(work_of(tables, rank).compute, start, end) if evidence.device else intervals.EMPTY
+    computing = intervals.clip(evidence.computing.get(rank, intervals.EMPTY), start, end)
     zone_start, zone_end = zones["start"].to_numpy(), zones["end"].to_numpy()
     edges = np.concatenate(
         [zone_start, zone_end, blocked.ravel(), waiting.ravel(), computing.ravel(), np.array([start, end])]
@@ -168,17 +164,19 @@ def _thread(evidence: Evidence, rank: int, step: int, span: tuple[int, int]) -> 
 
 def _collectives(evidence: Evidence, rank: int, step: int) -> list[GanttBar]:
     """The rank's collectives of a step, waits and transfers apart, as far as their ends are known; in ns."""
-    mine = evidence.matched.filter((pl.col("rank") == rank) & (pl.col("step") == step))
-    apart = mine.filter(pl.col("binds_until").is_not_null())
-    bars: list[GanttBar] = []
-    for table, kind, start, end in (
-        (apart, "wait", "arrived", "binds_until"),
-        (apart, "transfer", "binds_until", "ended"),
-        (mine.filter(pl.col("binds_until").is_null()), "communication", "arrived", "ended"),
-    ):
-        rows = table.filter(pl.col(end) > pl.col(start)).select("kind", start, end, "bytes", "bucket").iter_rows()
-        bars += [
-            GanttBar(rank, "collectives", kind=kind, name=name, start=at, end=until, bytes=size, bucket=bucket)
-            for name, at, until, size, bucket in rows
-        ]
-    return bars
+    mine = of_rank(evidence.matched, rank).filter(pl.col("step") == step)
+    bars: dict[str, list[GanttBar]] = {"wait": [], "transfer": [], "communication": []}
+    for name, arrived, last, ended, size, bucket in mine.select(
+        "kind", "arrived", "binds_until", "ended", "bytes", "bucket"
+    ).iter_rows():
+        spans = (
+            {"communication": (arrived, ended)}
+            if last is None
+            else {"wait": (arrived, last), "transfer": (last, ended)}
+        )
+        for kind, (at, until) in spans.items():
+            if at is not None and until is not None and until > at:
+                bars[kind].append(
+                    GanttBar(rank, "collectives", kind=kind, name=name, start=at, end=until, bytes=size, bucket=bucket)
+                )
+    return [bar for of_kind in bars.values() for bar in of_kind]

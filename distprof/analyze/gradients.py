@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from distprof.analyze.inputs import Inputs
+from distprof.analyze.ranks import of_rank, training_zones
 from distprof.analyze.steady import MS, on_device, pairs, times_of_steps
 from distprof.result import GradientOverlap
 from distprof.trace import intervals
@@ -26,7 +27,7 @@ def gradient_overlap(inputs: Inputs, used: list[int], *, bound: bool) -> Gradien
         return "no all-reduce in the window could be told to be a DDP bucket's"
     if gradients["ended"].null_count():
         return "when a bucket's all-reduce in these steps ended is not known"
-    ranks = [rank for rank in inputs.own.ranks if len(gradients.filter(pl.col("rank") == rank))]
+    ranks = [rank for rank in inputs.own.ranks if len(of_rank(gradients, rank))]
     cut = np.mean([_of_rank(inputs, gradients, rank, used) for rank in ranks], axis=0) / MS
     total, overlapped, exposed, wait, saved = map(float, cut)
     return GradientOverlap(
@@ -41,7 +42,7 @@ def gradient_overlap(inputs: Inputs, used: list[int], *, bound: bool) -> Gradien
 
 def _of_rank(inputs: Inputs, gradients: pl.DataFrame, rank: int, used: list[int]) -> list[float]:
     """Means per step in ns: in flight, beside backward's computing, blocking, waiting, and what could be saved."""
-    own = gradients.filter(pl.col("rank") == rank)
+    own = of_rank(gradients, rank)
     steps = times_of_steps(inputs.tables, rank, used)
     waits = inputs.waits[rank]
 
@@ -65,9 +66,7 @@ def _of_rank(inputs: Inputs, gradients: pl.DataFrame, rank: int, used: list[int]
 
 def _backward(inputs: Inputs, own: pl.DataFrame, rank: int) -> Intervals:
     """The backward passes that reduced gradients; of several per step others don't."""
-    zones = inputs.tables.zones.filter(
-        (pl.col("rank") == rank) & (pl.col("thread") == 0) & (pl.col("kind") == "backward")
-    )
+    zones = training_zones(inputs.tables, rank, "backward")
     backward = intervals.union(pairs(zones, "start", "end"))
     created = np.sort(own["created"].to_numpy())
     reduces = np.searchsorted(created, backward[:, 0]) < np.searchsorted(created, backward[:, 1])

@@ -10,6 +10,7 @@ import polars as pl
 
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.offers import Judged
+from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import MS, pairs, steady_steps, times_of_steps
 from distprof.result import Finding
 from distprof.trace import intervals
@@ -120,7 +121,7 @@ def _per_step(inputs: Inputs, kind: str, steps: list[int], *, threads: tuple[int
         times = times_of_steps(tables, rank, steps)
         if len(times) < len(steps):
             return np.empty((0, 0))
-        spent = intervals.union(pairs(zones.filter(pl.col("rank") == rank), "start", "end"))
+        spent = intervals.union(pairs(of_rank(zones, rank), "start", "end"))
         rows.append(intervals.covered(spent, times[:, 0], times[:, 1]) / MS)
     return np.array(rows)
 

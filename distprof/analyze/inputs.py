@@ -11,6 +11,7 @@ from distprof.analyze.blocking import blocking_calls
 from distprof.analyze.device_parts import DeviceParts, device_parts
 from distprof.analyze.own_time import OwnTime, own_time
 from distprof.analyze.parts import LOADING, RankParts, rank_parts
+from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import on_device
 from distprof.analyze.waits import RankWaits, bound_steps, match, rank_waits
 from distprof.result import Clock
@@ -48,7 +49,8 @@ class Inputs:
         tables: the run, on one clock as far as `clock` says.
         clock: how far the ranks' times can be compared.
         recording: see `Recording`.
-        matched: the collectives, as `waits.match` joined them.
+        compared: the collectives, as `waits.match` joined them.
+        matched: the same, but where ranks train on a device nobody binds anybody: their hosts do not tell who waits.
         bound: steps in which it is known who waited for whom.
         waits: rank -> where it was blocked.
         own: each rank's own time by step and zone.
@@ -61,6 +63,7 @@ class Inputs:
     tables: Tables
     clock: Clock
     recording: Recording
+    compared: pl.DataFrame
     matched: pl.DataFrame
     bound: set[int]
     waits: dict[int, RankWaits]
@@ -72,24 +75,25 @@ class Inputs:
 
     def loading_seen(self, rank: int) -> bool:
         """Whether it is known when `rank` was in a loader: of the loaders, torch annotates its own."""
-        loading = (pl.col("rank") == rank) & pl.col("kind").is_in(LOADING)
-        return not self.annotated or len(self.tables.zones.filter(loading)) > 0
+        return not self.annotated or bool(of_rank(self.tables.zones, rank)["kind"].is_in(LOADING).any())
 
 
 def prepare(tables: Tables, clock: Clock, recording: Recording | None = None) -> Inputs:
     """Compute what several analyses need."""
-    matched = match(tables, comparable=clock.verdict != "unaligned" and not on_device(tables))
+    compared = match(tables, comparable=clock.verdict != "unaligned")
+    matched = match(tables, comparable=False) if on_device(tables) else compared
     waits = {rank: rank_waits(tables, matched, rank) for rank in tables.ranks}
     blocking = blocking_calls(tables)
     return Inputs(
         tables=tables,
         clock=clock,
         recording=recording or Recording(),
+        compared=compared,
         matched=matched,
         bound=bound_steps(tables, matched),
         waits=waits,
         own=own_time(tables, waits),
         parts={rank: rank_parts(tables, matched, waits[rank], rank) for rank in tables.ranks},
         blocking=blocking,
-        devices=device_parts(tables, blocking, comparable=clock.verdict != "unaligned"),
+        devices=device_parts(tables, blocking, compared),
     )

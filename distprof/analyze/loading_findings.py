@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from distprof.analyze.data_loading import STALL_SHARE, loader_settings
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.offers import Judged, ranks_per_host, validate
 from distprof.analyze.parts import LOADING
+from distprof.analyze.ranks import training_zones
 from distprof.analyze.steady import pairs, steady_steps, times_of_steps
 from distprof.result import Finding, RankLoading
 from distprof.trace import intervals
@@ -59,7 +59,7 @@ def _longest(tables: Tables, rank: int) -> list[int]:
     """The steady steps with the most time in loaders, ascending."""
     numbers = steady_steps(tables)
     steps = times_of_steps(tables, rank, numbers)
-    zones = tables.zones.filter((pl.col("rank") == rank) & (pl.col("thread") == 0) & pl.col("kind").is_in(LOADING))
+    zones = training_zones(tables, rank, *LOADING)
     waited = intervals.covered(intervals.union(pairs(zones, "start", "end")), steps[:, 0], steps[:, 1])
     longest = np.argsort(-waited, kind="stable")[:_LISTED_STEPS]
     return sorted(numbers[index] for index in longest if waited[index] > 0)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import steady_steps
 from distprof.analyze.waits import RankWaits
 from distprof.trace import intervals
@@ -92,11 +93,10 @@ def own_time(
     own = np.zeros((len(ranks), len(steps), len(zones)), dtype=np.int64)
     pieces = []
     for index, rank in enumerate(ranks):
-        of_rank = pl.col("rank") == rank
-        of_steps = tables.steps.filter(of_rank).sort("step")
+        of_steps = of_rank(tables.steps, rank).sort("step")
         edges = _edges(of_steps, waits[rank].blocked)[np.searchsorted(of_steps["step"].to_numpy(), steps)]
         on_device = computing[rank] if computing else intervals.EMPTY
-        cut = _pieces(numbered.filter(of_rank), waits[rank], edges, on_device, len(zones) - 1)
+        cut = _pieces(of_rank(numbered, rank), waits[rank], edges, on_device, len(zones) - 1)
         counted = cut.step >= 0
         np.add.at(own[index], (cut.step[counted], cut.zone[counted]), cut.length[counted])
         pieces.append(cut)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from distprof.analyze.ranks import of_rank, training_zones
 from distprof.analyze.steady import pairs, steps_in_windows
-from distprof.analyze.waits import IN_FORWARD, RankWaits
+from distprof.analyze.waits import RankWaits, in_forward
 from distprof.trace import intervals
 from distprof.trace.intervals import Intervals, Times
 from distprof.trace.tables import Tables
@@ -61,19 +62,18 @@ class RankParts:
 
 def rank_parts(tables: Tables, matched: pl.DataFrame, waits: RankWaits, rank: int) -> RankParts:
     """Collect the intervals of `rank`; without a window `steps` and `compute` are empty. `matched` is `match`'s."""
-    of_rank = pl.col("rank") == rank
-    zones = tables.zones.filter(of_rank & (pl.col("thread") == 0))
-    leaves = tables.events.filter(of_rank & pl.col("leaf") & (pl.col("thread") == tables.training_thread.get(rank, -1)))
-    collectives = matched.filter(of_rank)
+    events = of_rank(tables.events, rank)
+    leaves = events.filter(pl.col("leaf") & (pl.col("thread") == tables.training_thread.get(rank, -1)))
+    collectives = of_rank(matched, rank)
     # DDP's forward blocks on its broadcast to the end; outside of windows only the wait in it is known.
-    blocked = intervals.union(waits.blocked, pairs(collectives.filter(IN_FORWARD), "created", "ended"))
-    unfinished = collectives.filter(pl.col("ended").is_null())["created"].to_numpy()
+    blocked = intervals.union(waits.blocked, pairs(of_rank(in_forward(matched), rank), "created", "ended"))
+    unfinished = collectives["created"].to_numpy()[collectives["ended"].is_null().to_numpy()]
     until_released = _until_released(unfinished, blocked)
     in_flight = intervals.union(pairs(collectives, "created", "ended"), until_released)
     # A wait zone is communication by itself: what was waited for may be point-to-point, which `collectives` leaves out.
-    wait_zones = pairs(zones.filter(pl.col("kind") == "wait"), "start", "end")
+    wait_zones = pairs(training_zones(tables, rank, "wait"), "start", "end")
     communicating = intervals.intersect(blocked, intervals.union(in_flight, wait_zones))
-    data = intervals.union(pairs(zones.filter(pl.col("kind").is_in(LOADING)), "start", "end"))
+    data = intervals.union(pairs(training_zones(tables, rank, *LOADING), "start", "end"))
     compute = intervals.union(pairs(leaves, "start", "end"))
     return RankParts(
         recorded=tables.world_size == 1 or len(collectives) > 0,

@@ -14,6 +14,8 @@ Pattern = Literal["persistent", "intermittent", "rotating"]
 Mask = npt.NDArray[np.bool_]
 
 FEWEST_LATE = 3  # late steps: once or twice is an accident
+_MANY_LATE = 6  # late steps that are no accident, however they differ
+_OF_ONE_ORDER = 3.0  # times the smallest delay the largest may be where they are fewer
 _SMALLEST_COST = 0.01  # of all steps' time
 _CHANCE = 0.02  # that a rank which has as many accidents as its peers is late as often
 _APART = 0.9  # of the late steps have one late rank where ranks take turns
@@ -68,15 +70,22 @@ def _in_most_steps(found: Lateness, median: float, in_a_step: float) -> Mask:
 def _more_than_chance(late: Mask, extra: npt.NDArray[np.float64], step: float) -> Mask:
     """Which of a role's ranks are late so often that it costs something, and more often than accidents would explain
     that happen to its peers as well."""
-    from scipy.stats import binom  # importing it takes longer than most reports
+    from scipy.special import bdtrc  # scipy.stats takes a second to import
 
     count, steps = late.sum(axis=1), late.shape[1]
     usual = int(np.sort(count)[(len(count) - 1) // 3])  # of three ranks two may be culprits
-    by_chance = binom.sf(count - 1, steps, min((usual + 0.5) / steps, 1.0))
+    by_chance = bdtrc(count - 1, steps, min((usual + 0.5) / steps, 1.0))
     costs = extra.sum(axis=1) > _SMALLEST_COST * step * steps
-    some = (count >= FEWEST_LATE) & (count < MOST_STEPS * steps)
+    some = (count >= FEWEST_LATE) & (count < MOST_STEPS * steps) & ((count >= _MANY_LATE) | _alike(late, extra))
     found: Mask = some & (by_chance < _CHANCE) & costs
     return found
+
+
+def _alike(late: Mask, extra: npt.NDArray[np.float64]) -> Mask:
+    """Whose delays are all of one order, as one reason makes them; what the machine does to a rank differs widely."""
+    smallest = np.where(late, extra, np.inf).min(axis=1)
+    alike: Mask = extra.max(axis=1) <= _OF_ONE_ORDER * smallest
+    return alike
 
 
 def _take_turns(late: Mask, extra: npt.NDArray[np.float64], step: float) -> bool:

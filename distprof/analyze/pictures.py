@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from distprof.analyze import blame
-from distprof.analyze.evidence import Evidence, of_run, of_traces
+from distprof.analyze.evidence import Evidence, of_run
 from distprof.analyze.gantt import gantt
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.lateness import Floats, lateness
@@ -19,9 +19,13 @@ MOST_COLUMNS = 200
 MOST_VALUES = 2**17
 
 
-def with_pictures(inputs: Inputs, sections: dict[str, Any]) -> dict[str, Any]:
-    """The sections with `lateness` and `gantt`, which show what the findings among them say."""
-    evidence = of_traces(inputs) if inputs.annotated else of_run(inputs)
+def with_pictures(inputs: Inputs, sections: dict[str, Any], evidence: Evidence | None = None) -> dict[str, Any]:
+    """The sections with `lateness` and `gantt`, which show what the findings among them say.
+
+    Args:
+        evidence: what stragglers were judged by; None: what a run of our own is.
+    """
+    evidence = evidence or of_run(inputs)
     late, shown, unseen = None, list[GanttStep](), list[NotObserved]()
     if not evidence.own.steps:
         unseen = [NotObserved(name, None, NO_STEP) for name in ("lateness", "gantt")]

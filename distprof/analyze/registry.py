@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from distprof.analyze.breakdown import breakdown
@@ -45,11 +45,15 @@ SECTIONS: dict[str, Analysis] = {
 
 def analyze(inputs: Inputs) -> dict[str, Any]:
     """All sections by name, `findings` and `not_observed` among them."""
+    sections, missing = fill(inputs, SECTIONS)
+    return {**sections, "findings": findings(inputs, Judged.of(sections)), "not_observed": missing}
+
+
+def fill(inputs: Inputs, names: Iterable[str]) -> tuple[dict[str, Any], list[NotObserved]]:
+    """These sections by name, and what could not be observed for them."""
     sections: dict[str, Any] = {}
     missing: list[NotObserved] = []
-    for name, analysis in SECTIONS.items():
-        sections[name], unseen = analysis(inputs)
+    for name in names:
+        sections[name], unseen = SECTIONS[name](inputs)
         missing += unseen
-    sections["findings"] = findings(inputs, Judged.of(sections))
-    sections["not_observed"] = missing
-    return sections
+    return sections, missing

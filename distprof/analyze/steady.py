@@ -7,44 +7,67 @@ from collections.abc import Set
 import numpy as np
 import polars as pl
 
-from distprof.trace.intervals import Intervals
+from distprof.analyze.ranks import by_rank, of_rank, once
+from distprof.trace.intervals import EMPTY, Intervals, Mask, Times
 from distprof.trace.tables import Tables
 
 MS = 1e6  # ns
 FEWEST_STEPS = 3  # below that a median says nothing
 NO_STEP = "no steady step was recorded"
+_NO_STEPS = (np.empty(0, dtype=np.int64), EMPTY)
 
 
 def steady_steps(tables: Tables) -> list[int]:
     """Steps that are steady on every rank that recorded any step, ascending."""
+    return list(_steady(tables.steps))
+
+
+@once
+def _steady(steps: pl.DataFrame) -> list[int]:
     steady = (
-        tables.steps.filter(pl.col("excluded").is_null())
+        steps.filter(pl.col("excluded").is_null())
         .group_by("step")
         .agg(pl.col("rank").n_unique().alias("ranks"))
-        .filter(pl.col("ranks") == tables.steps["rank"].n_unique())
+        .filter(pl.col("ranks") == steps["rank"].n_unique())
     )
     return sorted(steady["step"].to_list())
 
 
+@once
+def _timed(steps: pl.DataFrame) -> dict[int, tuple[Times, Intervals]]:
+    """Each rank's steps: their numbers, ascending, and their times."""
+    timed = steps.sort("rank", "step").drop_nulls(["start", "end"])
+    return {rank: (rows["step"].to_numpy(), pairs(rows, "start", "end")) for rank, rows in by_rank(timed).items()}
+
+
+def _among(numbers: Times, steps: list[int]) -> Mask:
+    """Which of `numbers` are in `steps`: for the few that a run has several times faster than `np.isin`."""
+    wanted = np.sort(np.array(steps, dtype=np.int64))
+    found: Mask = np.searchsorted(wanted, numbers, side="right") > np.searchsorted(wanted, numbers, side="left")
+    return found
+
+
 def times_of_steps(tables: Tables, rank: int, steps: list[int]) -> Intervals:
     """Start and end of these steps on `rank`, in ns; shape (n, 2), ascending."""
-    rows = tables.steps.filter((pl.col("rank") == rank) & pl.col("step").is_in(steps)).sort("step")
-    return pairs(rows, "start", "end")
+    numbers, times = _timed(tables.steps).get(rank, _NO_STEPS)
+    return times[_among(numbers, steps)]
 
 
 def steps_in_windows(tables: Tables, rank: int, window: int | None = None) -> list[int]:
     """Steady steps of `rank` that lie wholly inside one of its Kineto windows, or inside this one."""
-    steps = tables.steps.filter((pl.col("rank") == rank) & pl.col("step").is_in(steady_steps(tables)))
-    wanted = pl.lit(True) if window is None else pl.col("window") == window
-    windows = tables.windows.filter((pl.col("rank") == rank) & wanted).select(opened="start", closed="end")
-    inside = steps.join_where(windows, pl.col("start") >= pl.col("opened"), pl.col("end") <= pl.col("closed"))
-    return sorted(inside["step"].to_list())
+    numbers, times = _timed(tables.steps).get(rank, _NO_STEPS)
+    steady = _among(numbers, _steady(tables.steps))
+    windows = of_rank(tables.windows, rank)
+    opened, closed = pairs(windows if window is None else windows.filter(window=window), "start", "end").T
+    inside = (times[steady, :1] >= opened) & (times[steady, 1:] <= closed)
+    found: list[int] = numbers[steady][np.nonzero(inside)[0]].tolist()
+    return found
 
 
 def steps_or_windows(tables: Tables, rank: int) -> tuple[list[int], Intervals]:
     """The steps of `steps_in_windows`, and their times; of a run without any step none, and the rank's windows."""
     if tables.step_source == "none":
-        return [], pairs(tables.windows.filter(pl.col("rank") == rank).sort("start"), "start", "end")
+        return [], pairs(of_rank(tables.windows, rank).sort("start"), "start", "end")
     numbers = steps_in_windows(tables, rank)
     return numbers, times_of_steps(tables, rank, numbers)
 
@@ -69,4 +92,6 @@ def samples_per_step(tables: Tables) -> float | None:
 
 def pairs(rows: pl.DataFrame, start: str, end: str) -> Intervals:
     """Two columns of times as rows (start, end), without those that have a null; they may overlap."""
-    return rows.select(start, end).drop_nulls().to_numpy().astype(np.int64).reshape(-1, 2)
+    if rows[start].null_count() or rows[end].null_count():
+        rows = rows.select(start, end).drop_nulls()
+    return np.column_stack([rows[start].to_numpy(), rows[end].to_numpy()]).astype(np.int64, copy=False)

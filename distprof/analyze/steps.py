@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from distprof.analyze.inputs import Inputs
+from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import MS, NO_STEP, samples_per_step, steady_steps
 from distprof.result import Excluded, NotObserved, RankSteps, Spread, Steps
 from distprof.trace.tables import Tables
@@ -27,10 +28,11 @@ def steps(inputs: Inputs) -> tuple[Steps, list[NotObserved]]:
     first = timed.filter(pl.col("step") == 0)
     per_step = steady.group_by("step").agg(pl.col("ms").mean())["ms"]
     rows = []
+    # A rank that was cut off early leaves nothing to share.
+    own = (timed if steady.is_empty() else steady).filter(pl.col("excluded").is_null())
     for rank in tables.ranks:
-        own = timed if steady.is_empty() else steady  # a rank that was cut off early leaves nothing to share
-        mine = spread(own.filter((pl.col("rank") == rank) & pl.col("excluded").is_null())["ms"])
-        of_first = first.filter(pl.col("rank") == rank)["ms"]
+        mine = spread(of_rank(own, rank)["ms"])
+        of_first = of_rank(first, rank)["ms"]
         rows.append(
             RankSteps(
                 rank=rank,

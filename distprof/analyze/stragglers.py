@@ -37,8 +37,11 @@ def stragglers(inputs: Inputs) -> tuple[Stragglers, list[NotObserved]]:
 def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
     """Judge every rank against its peers."""
     tables, own = evidence.tables, evidence.own
+    missing = sorted(set(range(tables.world_size)) - set(own.ranks or tables.ranks))
     reason = _why_undecided(evidence)
     if reason is not None:
+        if missing and tables.ranks:
+            reason += f"; {_ranks(missing)} left no recording of steps and may be who the others waited for"
         return _section(evidence, "undecided", reason), []
     if tables.world_size == 1:
         return _section(evidence, "none", "there is one rank, and nobody waits for it"), []
@@ -48,7 +51,6 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
         [_Culprit.of(evidence, found, late, peers) for late in late_ranks(found, peers, evidence.step)]
     )
     named = [culprit for culprit in culprits if culprit.stands_on is not None]
-    missing = sorted(set(range(tables.world_size)) - set(own.ranks))
     steps = len(own.steps)
     if named:
         why = _why(found, named, steps)

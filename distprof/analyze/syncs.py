@@ -11,6 +11,7 @@ import polars as pl
 from distprof.analyze.device_parts import DeviceParts, launching_threads
 from distprof.analyze.inputs import HOST_UNSEEN, NO_DEVICE, NO_WINDOW, NO_WORK, Inputs
 from distprof.analyze.parts import RankParts
+from distprof.analyze.ranks import of_rank, training_zones
 from distprof.analyze.steady import MS, NO_STEP, on_device, pairs, steady_steps, steps_or_windows, times_of_steps
 from distprof.result import NotObserved, SyncWait
 from distprof.trace import intervals
@@ -68,7 +69,7 @@ def _why_not_on_cpu(inputs: Inputs, rank: int) -> str | None:
 def _on_device(inputs: Inputs, rank: int, device: DeviceParts) -> Iterator[SyncWait]:
     numbers, steps = steps_or_windows(inputs.tables, rank)
     threads = launching_threads(inputs.tables, rank)
-    calls = inputs.blocking.filter((pl.col("rank") == rank) & pl.col("thread").is_in(threads))
+    calls = of_rank(inputs.blocking, rank).filter(pl.col("thread").is_in(threads))
     for kind, waits in _by_kind(calls, steps):
         held = intervals.union(pairs(waits, "start", "end"))
         worked = intervals.intersect(held, device.busy)
@@ -111,14 +112,14 @@ def _on_cpu(inputs: Inputs, rank: int, parts: RankParts) -> Iterator[SyncWait]:
 
 def _collective_waits(tables: Tables, rank: int, parts: RankParts) -> pl.DataFrame:
     """_WAITS of a rank that trains on the CPU, from where it was blocked on communication."""
-    zones = tables.zones.filter((pl.col("rank") == rank) & (pl.col("thread") == 0))
+    zones = training_zones(tables, rank)
     blocked = intervals.union(parts.wait, parts.transfer)
-    in_python = intervals.union(pairs(zones.filter(pl.col("kind") == "wait"), "start", "end"))
+    in_python = intervals.union(pairs(training_zones(tables, rank, "wait"), "start", "end"))
     # Outside of `Work.wait` DDP's forward waits for its buffers, and the end of backward for the buckets.
-    forward = intervals.union(pairs(zones.filter(pl.col("kind").is_in(["forward", "evaluation"])), "start", "end"))
+    forward = intervals.union(pairs(training_zones(tables, rank, "forward", "evaluation"), "start", "end"))
     at_once = intervals.intersect(blocked, intervals.union(in_python, forward))
     rows = np.concatenate([at_once, intervals.subtract(blocked, at_once)])
-    calls = tables.collectives.filter(pl.col("rank") == rank).sort("created")
+    calls = of_rank(tables.collectives, rank).sort("created")
     last = np.searchsorted(calls["created"].to_numpy(), rows[:, 0], side="right") - 1
     created = pl.Series([*calls["kind"], None], dtype=pl.String).gather(np.where(last < 0, len(calls), last))
     outer = zones.filter(~pl.col("kind").is_in(["wait", "own", "step"]))

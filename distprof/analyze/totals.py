@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from distprof.analyze.inputs import Inputs
+from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import MS
 from distprof.analyze.work import work_of
 from distprof.result import NotObserved, Total
@@ -16,7 +15,7 @@ def totals(inputs: Inputs) -> tuple[list[Total], list[NotObserved]]:
     tables = inputs.tables
     rows, missing = [], []
     for rank in tables.ranks:
-        events = tables.events.select("rank", "start", "end").filter(pl.col("rank") == rank)
+        events = of_rank(tables.events, rank).select("start", "end")
         if not events.height:
             missing.append(rank)
             rows.append(Total(rank=rank, span=None, compute=None, comm=None, exposed=None))

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from distprof.analyze.parts import RankParts
+from distprof.analyze.ranks import of_rank, training_zones
 from distprof.analyze.steady import pairs, steady_steps
 from distprof.analyze.work import NODE, work_of
 from distprof.trace import intervals
@@ -22,11 +23,11 @@ NO_ZONES = "traces alone hold no zones: when the training thread was blocked is 
 
 def trace_parts(tables: Tables, matched: pl.DataFrame, rank: int) -> RankParts:
     """Collect the intervals of `rank`; `matched` is `waits.match`'s."""
-    own = tables.events.select("rank", "name", "start", "end").filter(pl.col("rank") == rank)
+    own = of_rank(tables.events, rank).select("name", "start", "end")
     nodes = own.filter(pl.col("name").str.starts_with(NODE))
-    zones = tables.zones.filter((pl.col("rank") == rank) & (pl.col("thread") == 0))
+    zones = training_zones(tables, rank)
     forward = intervals.union(pairs(zones.filter(pl.col("kind") == "forward"), "start", "end"))
-    calls = matched.filter(pl.col("rank") == rank).sort("created")
+    calls = of_rank(matched, rank).sort("created")
     created = calls["created"].to_numpy()
     in_nodes = intervals.contains(intervals.union(pairs(nodes, "start", "end")), created) & (len(forward) > 0)
     in_forward = intervals.contains(forward, created) & np.isin(calls["kind"].to_numpy(), ["broadcast"])

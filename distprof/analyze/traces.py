@@ -10,12 +10,13 @@ import polars as pl
 
 from distprof.analyze.bandwidth import bandwidths
 from distprof.analyze.data_loading import STALL_SHARE
-from distprof.analyze.evidence import of_traces
+from distprof.analyze.evidence import Evidence, of_traces
 from distprof.analyze.findings import findings
 from distprof.analyze.inputs import Inputs, Recording, prepare
 from distprof.analyze.offers import Judged
 from distprof.analyze.pictures import with_pictures
-from distprof.analyze.registry import analyze
+from distprof.analyze.ranks import of_rank
+from distprof.analyze.registry import SECTIONS, fill
 from distprof.analyze.steady import FEWEST_STEPS, MS, pairs, steady_steps, times_of_steps
 from distprof.analyze.stragglers import judge
 from distprof.analyze.trace_parts import NO_ZONES, trace_parts
@@ -42,6 +43,8 @@ from distprof.trace.lanes import NOT_NAMED
 from distprof.trace.tables import STEPS, Tables, empty
 
 _KNOWN = (*SYMMETRIC, "broadcast", "reduce", "gather", "scatter")
+# Sections that are filled here.
+_OF_TRACES = ("stragglers", "communication", "data_loading")
 _LEAST_LATE_NS = 20_000  # what rounded times and scheduling explain is no lateness
 _WINDOW_ONLY = "traces alone hold a window: what came before, between and after its steps is not known"
 _NO_STEPS = "no step was recorded on all ranks"
@@ -51,11 +54,10 @@ def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[s
     """All sections by name, as `registry.analyze` makes them.
 
     What it makes of steps and zones together needs zones of the whole run. So it gets no steps for that, and the
-    sections that traces alone can fill, or fill otherwise, are replaced.
+    sections that traces alone fill otherwise are filled here.
     """
-    without_steps = replace(tables, steps=empty(STEPS))
-    matched = match(tables, comparable=clock.verdict != "unaligned")
-    prepared = prepare(without_steps, clock, recording)
+    prepared = prepare(replace(tables, steps=empty(STEPS)), clock, recording)
+    matched = prepared.compared
     on_cpu = [rank for rank in tables.ranks if rank not in prepared.devices]
     inputs = replace(
         prepared,
@@ -64,14 +66,13 @@ def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[s
         bound=bound_steps(tables, matched),
         parts=prepared.parts | {rank: trace_parts(tables, matched, rank) for rank in on_cpu},
     )
-    sections = analyze(inputs)
+    sections, unobserved = fill(inputs, [name for name in SECTIONS if name not in _OF_TRACES])
+    evidence = of_traces(inputs)
     communication, missing = _communication(inputs)
-    stragglers, unjudged = _stragglers(inputs)
+    stragglers, unjudged = _stragglers(inputs, evidence)
     loading, no_loading = _data_loading(tables)
-    found = findings(
-        inputs,
-        Judged.of({**sections, "communication": communication, "stragglers": stragglers, "data_loading": loading}),
-    )
+    sections |= {"communication": communication, "stragglers": stragglers, "data_loading": loading}
+    found = findings(inputs, Judged.of(sections))
     # Zeros of what a window cannot show are none.
     excluded = sections["steps"].excluded
     first = excluded.first or None
@@ -81,15 +82,11 @@ def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[s
         "overhead": "not recorded by distprof: what the recording cost is not known",
         "conditions": "traces do not tell them",
     }
-    replaced = ("stragglers", "communication", "data_loading", *alone)
-    kept = [row for row in sections["not_observed"] if row.what.split(".")[0] not in replaced]
+    kept = [row for row in unobserved if row.what.split(".")[0] not in alone]
     told = {
         **sections,
         "steps": replace(sections["steps"], excluded=Excluded(first=first, compile=excluded.compile)),
         "conditions": replace(sections["conditions"], loader=None, ddp=None),
-        "communication": communication,
-        "stragglers": stragglers,
-        "data_loading": loading,
         "findings": [*_silence(tables), *found],
         "not_observed": [
             *missing,
@@ -101,7 +98,7 @@ def analyze_traces(tables: Tables, clock: Clock, recording: Recording) -> dict[s
             *kept,
         ],
     }
-    return with_pictures(inputs, told)
+    return with_pictures(inputs, told, evidence)
 
 
 def _inferred_groups(tables: Tables) -> list[NotObserved]:
@@ -120,7 +117,7 @@ def _data_loading(tables: Tables) -> tuple[DataLoading, list[NotObserved]]:
     used = steady_steps(tables)
     rows = []
     for rank in tables.ranks:
-        zones = tables.zones.filter((pl.col("rank") == rank) & (pl.col("kind") == "data_loading"))
+        zones = of_rank(tables.zones, rank).filter(pl.col("kind") == "data_loading")
         steps = times_of_steps(tables, rank, used)
         wait = share = None
         if len(zones) and len(steps):
@@ -140,9 +137,9 @@ def _data_loading(tables: Tables) -> tuple[DataLoading, list[NotObserved]]:
 
 def _communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
     tables = inputs.tables
-    calls = match(tables)
     used = steady_steps(tables)
     comparable = inputs.clock.verdict != "unaligned"
+    calls = inputs.compared if comparable else match(tables)
     device = tables.arrival == "started"
     rows = [
         _of_rank(tables, calls, rank, times_of_steps(tables, rank, used), comparable=comparable)
@@ -203,7 +200,7 @@ def _of_rank(
     tables: Tables, calls: pl.DataFrame, rank: int, steps: Intervals, *, comparable: bool
 ) -> RankCommunication:
     work = work_of(tables, rank)
-    own = calls.filter(pl.col("rank") == rank)
+    own = of_rank(calls, rank)
 
     def per_step(a: Intervals) -> float | None:
         return float(intervals.covered(a, steps[:, 0], steps[:, 1]).mean()) / MS if len(steps) else None
@@ -260,8 +257,7 @@ def _by_kind(calls: pl.DataFrame, *, comparable: bool) -> list[CollectiveKind]:
     return rows
 
 
-def _stragglers(inputs: Inputs) -> tuple[Stragglers, list[NotObserved]]:
-    evidence = of_traces(inputs)
+def _stragglers(inputs: Inputs, evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
     section, missing = judge(evidence)
     if section.verdict == "undecided":
         section = replace(section, why=section.why + _who_came_last(inputs, evidence.matched))

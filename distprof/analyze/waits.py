@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from distprof.analyze.broadcasts import needed_in_broadcast
+from distprof.analyze.ranks import of_rank, once, training_zones
 from distprof.analyze.steady import pairs
 from distprof.trace import intervals, kinds
 from distprof.trace.intervals import Intervals, Times
@@ -88,6 +89,12 @@ def match(tables: Tables, *, comparable: bool = True) -> pl.DataFrame:
     return joined.join(last, on=[*ONE, "rank"], how="left").sort("rank", "created")
 
 
+@once
+def in_forward(matched: pl.DataFrame) -> pl.DataFrame:
+    """See `IN_FORWARD`; `matched` is `match`'s."""
+    return matched.filter(IN_FORWARD)
+
+
 def _last_of_all(calls: pl.DataFrame) -> pl.DataFrame:
     """Of the collectives that all members recorded: who was the last, when."""
     return calls.filter(pl.col("seen") == pl.col("members")).select(
@@ -139,14 +146,13 @@ def bound_steps(tables: Tables, matched: pl.DataFrame) -> set[int]:
 
 def rank_waits(tables: Tables, matched: pl.DataFrame, rank: int) -> RankWaits:
     """Find where `rank` was blocked; `matched` is `match`'s."""
-    mine = matched.filter(pl.col("rank") == rank)
-    zones = tables.zones.filter((pl.col("rank") == rank) & (pl.col("thread") == 0))
-    wait_zones = intervals.union(pairs(zones.filter(pl.col("kind") == "wait"), "start", "end"))
-    backward = pairs(zones.filter(pl.col("kind") == "backward"), "start", "end")
+    mine = of_rank(matched, rank)
+    wait_zones = intervals.union(pairs(training_zones(tables, rank, "wait"), "start", "end"))
+    backward = pairs(training_zones(tables, rank, "backward"), "start", "end")
     blocked = intervals.union(
         wait_zones,
         _ends_of_backward(backward, mine["created"].to_numpy(), wait_zones[:, 0]),
-        pairs(mine.filter(IN_FORWARD), "arrived", "binds_until"),
+        pairs(of_rank(in_forward(matched), rank), "arrived", "binds_until"),
     )
     return waits_in(mine, blocked)
 
@@ -158,13 +164,13 @@ def waits_in(calls: pl.DataFrame, blocked: Intervals) -> RankWaits:
         blocked=blocked,
         pending=pending,
         waits=intervals.intersect(blocked, pending),
-        arrived=np.sort(calls.filter("binds")["arrived"].to_numpy()),
+        arrived=np.sort(calls["arrived"].to_numpy()[calls["binds"].to_numpy()]),
     )
 
 
 def waits_for(matched: pl.DataFrame, waits: RankWaits, rank: int, other: int) -> Intervals:
     """The part of the waits of `rank` in which `other` was the last that a collective needed."""
-    needed = matched.filter((pl.col("rank") == rank) & (pl.col("last_rank") == other) & (pl.col("rank") != other))
+    needed = of_rank(matched, rank).filter((pl.col("last_rank") == other) & (pl.col("rank") != other))
     return intervals.intersect(waits.blocked, intervals.union(pairs(needed, "arrived", "binds_until")))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import pairs
 from distprof.trace import intervals
 from distprof.trace.intervals import Intervals
@@ -31,15 +32,16 @@ class Work:
 
 def work_of(tables: Tables, rank: int) -> Work:
     """What the windows of `rank` hold."""
-    kernels = tables.kernels.filter((pl.col("rank") == rank) & (pl.col("cat") == "kernel"))
-    if len(tables.kernels.filter(pl.col("rank") == rank)):
+    on_device = of_rank(tables.kernels, rank)
+    if len(on_device):
+        kernels = on_device.filter(pl.col("cat") == "kernel")
         computes = pl.col("collective").is_null() | (pl.col("collective") == UNCLASSIFIED)
         compute, comm = kernels.filter(computes), pairs(kernels.filter(~computes), "start", "end")
     else:
-        own = tables.events.select("rank", "thread", "name", "start", "end", "leaf").filter(pl.col("rank") == rank)
+        own = of_rank(tables.events, rank).select("thread", "name", "start", "end", "leaf")
         # Backward has a thread of its own where older versions of torch run it.
         autograd = own.filter(pl.col("name").str.starts_with(NODE))["thread"].unique()
         threads = [tables.training_thread.get(rank, -1), *autograd]
         compute = own.filter(pl.col("leaf") & pl.col("thread").is_in(threads))
-        comm = pairs(tables.collectives.filter(pl.col("rank") == rank), "started", "ended")
+        comm = pairs(of_rank(tables.collectives, rank), "started", "ended")
     return Work(compute=intervals.union(pairs(compute, "start", "end")), comm=intervals.union(comm))

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from distprof.pipeline import build
-from distprof.report.terminal import render
-from distprof.report.timeline import write_timeline
+from distprof.report.terminal import render, render_verdict
 from distprof.report.words import clean
 from distprof.result import Result, to_json
 from distprof.run.directory import RunDirectory
@@ -32,7 +31,7 @@ def make_report(path: Path, console: Console | None = None) -> None:
     show_report(load(path), console)
 
 
-def show_report(run: Run, console: Console | None = None) -> Result:
+def show_report(run: Run, console: Console | None = None, *, quiet: bool = False) -> Result:
     """Print a run's report, and leave report, page and timeline in its directory; beside traces that others recorded
     nothing is left. The report is returned.
 
@@ -40,11 +39,15 @@ def show_report(run: Run, console: Console | None = None) -> Result:
 
     Args:
         console: where to print; None: standard output.
+        quiet: print the verdict and nothing else.
     """
     console = console or Console()
     result = build(run)
     # Written before anything is printed: whoever reads the terminal may go away in the middle of it.
     lines = [] if run.manifest is None else ["", *_write_faces(run, result, run.directory)]
+    if quiet:
+        render_verdict(result, console)
+        return result
     render(result, console)
     for line in lines:
         console.print(Text(clean(line)), soft_wrap=True)
@@ -53,7 +56,9 @@ def show_report(run: Run, console: Console | None = None) -> Result:
 
 def _write_faces(run: Run, result: Result, directory: RunDirectory) -> list[str]:
     """Write the report's files into the run directory; returns a line about each."""
-    from distprof.report.page import write_page  # with jinja2, which a report on others' traces does not need
+    # A report on others' traces needs neither.
+    from distprof.report.page import write_page
+    from distprof.report.timeline import write_timeline
 
     faces: list[tuple[str, Path, Callable[[Path], None]]] = [
         ("report", directory.report_html, lambda path: write_page(result, path)),

@@ -46,6 +46,11 @@ def render(result: Result, console: Console) -> None:
     _measurement(result, view)
 
 
+def render_verdict(result: Result, console: Console) -> None:
+    """Print only what stands at the top of the report: who, why, how much."""
+    _head(result, _View(result, console))
+
+
 class _View:
     """Prints cleaned lines and tables."""
 

@@ -34,7 +34,8 @@ ZONES: dict[str, Any] = {
 # no zones tell. `excluded` is None for a steady step, else why it is not: first | compile (a window shows that torch
 # compiled something in it, which it does not in all steps, on any rank) | export (a window's edge, or work of
 # distprof's own of more than 1 ms and 2% of a step, on any rank) | out_of_step (it contains evaluation or a checkpoint,
-# which most steps do not, on any rank); it is the same on all ranks. Where torch's `ProfilerStep` marks are the
+# which most steps do not, on any rank); it is the same on all ranks;
+# and not_chosen: the user asked for others. Where torch's `ProfilerStep` marks are the
 # boundary, a step is from a mark's beginning to its end, and has the mark's number.
 STEPS: dict[str, Any] = {
     "rank": pl.Int32,

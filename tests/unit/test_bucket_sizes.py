@@ -102,6 +102,14 @@ def test_one_bucket_overlaps_with_nothing() -> None:
     assert "ddp.bucket_cap_mb=2 " in found.next_check
 
 
+def test_many_tiny_buckets_of_one_size() -> None:
+    """Their single size tells neither latency nor bandwidth, and yet that there are too many."""
+    (found,) = offered(World(steps=14, buckets=(20_000,) * 24, latency=3.0))
+    assert found.id == "buckets.too_small"
+    assert "24 buckets of 20 KiB" in found.observation
+    assert "ddp.bucket_cap_mb=25 " in found.next_check
+
+
 def test_links_too_slow_for_any_size() -> None:
     (found,) = offered(World(steps=14, buckets=(10_000_000,) * 6, bytes_per_ms=400_000))
     assert found.id == "communication.exposed"

@@ -250,3 +250,18 @@ def test_a_locale_without_the_dash_does_not_end_the_report(run_dir: Path) -> Non
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=False)
     assert run.returncode == 0, run.stderr
     assert b"No rank holds the others up" in run.stdout
+
+
+def test_quiet_is_the_verdict_alone(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", str(run_dir), "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "Rank 2 holds the others up" in lines[1]
+    assert len(lines) < 10 and "Findings" not in lines
+    assert (run_dir / "report.json").exists(), "what is left in the run directory is the same"
+
+
+def test_steps_that_are_none_are_bad_usage(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["report", str(run_dir), "--steps", "20:10"])
+    assert ended.value.code == 2
+    assert "'20:10' names no steps" in one_line(capsys.readouterr().err)

@@ -28,6 +28,12 @@ EVERYTHING = CaptureConfig(
     activities=["cpu", "cuda"],
     record=["shapes", "stacks"],
     max_trace_mb=None,
+    probes=False,
+    settings={"loader.num_workers": 4, "ddp.static_graph": True, "ddp.bucket_cap_mb": 0.5, "loader.only": "t.py:3"},
+    stop_after=40,
+    seed=7,
+    checksum=True,
+    only_steps=True,
 )
 
 
@@ -113,6 +119,7 @@ def test_who_records_a_window() -> None:
     assert CaptureConfig("x", window_ranks=[0, 2]).wants_window(2)
     assert not CaptureConfig("x", window_ranks=[0, 2]).wants_window(1)
     assert not CaptureConfig("x", window_ranks=[]).wants_window(0)
+    assert not CaptureConfig("x", only_steps=True).wants_window(0)
 
 
 def test_arming_keeps_what_the_user_set_and_is_the_same_when_repeated() -> None:

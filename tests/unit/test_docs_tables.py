@@ -14,7 +14,18 @@ from tests.worlds import Delay, World, write
 
 PAGE = (ROOT / "docs" / "tables.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-SCHEMAS = ("zones", "steps", "batches", "device_zones", "collectives", "events", "kernels", "memory", "windows")
+SCHEMAS = (
+    "zones",
+    "steps",
+    "batches",
+    "device_zones",
+    "collectives",
+    "events",
+    "kernels",
+    "memory",
+    "shapes",
+    "windows",
+)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

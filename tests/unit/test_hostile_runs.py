@@ -48,6 +48,7 @@ def test_facts_with_schema_and_rank_only(run: RunDirectory) -> None:
         {"ddp": [{"name": "DistributedDataParallel#0"}], "models": [{}], "batches": [{}], "loaders": [{"name": "x"}]},
         {"host": None, "device": None, "problems": None, "groups": None},
         {"host": 7, "status": [], "windows": "none", "exit": 3, "models": 1, "batches": {}, "problems": [1]},
+        {"argv": [3], "cpus": "many", "peak_resident_bytes": -1, "loaders": [{"name": "x", "persistent_workers": 7}]},
     ],
 )
 def test_facts_that_lack_or_mistake_what_analyses_need(run: RunDirectory, facts: dict[str, Any]) -> None:

@@ -118,6 +118,9 @@ TELLING = {
     "run.id",
     "run.attempt",
     "groups.desc",
+    "conditions.settings",  # none was to be overridden
+    "conditions.checksums",  # nobody asked for any
+    "conditions.stopped_after",  # it ended by itself
     "ranks.host",  # of a rank that is missing, which its status says
     "ranks.device",
     "ranks.reason",
@@ -189,3 +192,14 @@ def test_not_observed_names_places_of_the_report(name: str, results: dict[str, R
             assert inner or not rows, row
             value = [item for each in inner for item in (each if isinstance(each, list) else [each])]
         assert row.reason
+
+
+def test_only_the_steps_that_are_asked_for_are_judged(tmp_path: Path) -> None:
+    """Rank 1 is slow in the second half only."""
+    world = World(steps=40, delays=[Delay(rank=1, kind="forward", ms=30, steps=range(20, 40))])
+    write(world, tmp_path / "run")
+    run = distprof.load(tmp_path / "run")
+    assert build(run, (None, 20)).stragglers.verdict == "none"
+    late = build(run, (20, None))
+    assert [row.rank for row in late.stragglers.ranks] == [1]
+    assert late.stragglers.steps_used + build(run, (None, 20)).stragglers.steps_used == build(run).stragglers.steps_used

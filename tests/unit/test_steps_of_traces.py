@@ -96,14 +96,14 @@ def test_steps_that_nothing_connects_are_not_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("late_us", "said"), [(0.5, False), (15, False), (60, True)])
-def test_who_was_last_by_less_than_clocks_tell_is_not_said(tmp_path: Path, late_us: float, said: bool) -> None:
+def test_who_was_late_by_less_than_clocks_tell_is_not_named(tmp_path: Path, late_us: float, said: bool) -> None:
     for rank in range(2):
         events = []
         for step in range(6):
             events += [mark(step, 1000 * step, 1000), nccl(1000 * step + 200 + late_us * rank, 300 - late_us * rank)]
         write_trace(tmp_path / f"{rank}.json", events, rank=rank)
     result = build(distprof.load(tmp_path))
-    assert ("rank 1 was the last to arrive at 6 of 6 collectives" in result.stragglers.why) == said
+    assert [row.rank for row in result.stragglers.ranks] == ([1] if said else [])
 
 
 def test_without_either_the_figures_are_for_the_window(tmp_path: Path) -> None:
@@ -150,4 +150,5 @@ def test_the_known_answer_of_a_big_job(shared: Path, tmp_path: Path) -> None:
     for row, comm in zip(result.totals, (1.5, 2.0), strict=True):
         assert (row.compute, row.comm, row.exposed) == pytest.approx((20 * 6.0, 20 * comm, 20 * comm))
     assert [row.wait for row in result.communication.per_rank] == pytest.approx([0, 0.5], abs=1e-6)
-    assert "rank 0 was the last to arrive at 20 of 20 collectives" in result.stragglers.why
+    assert result.stragglers.verdict == "none", "0.5 ms of a step are no more than the noise"
+    assert result.stragglers.noise == pytest.approx(0.5, rel=0.1)

@@ -81,7 +81,12 @@ def test_figures_stand_in_their_tables() -> None:
     assert "A step ends at: the return of SGD#0.step (source: optimizer)." in text
     assert "total 8.71 ms = exposed 5.41 ms + overlapped 3.30 ms" in text
     assert "0.03 ms per step; a step inside the window ×1.12; closing and exporting windows 0.41 s" in text
-    assert "memory, operators: not recorded" in text
+    assert "kernels, totals: not recorded" in text
+    assert ["aten::convolution_b…", "4", "12.3", "15.5", "1.25", "3"] in lines  # an operator
+    assert ["3", "host", "329.3", "MiB", "–", "–"] in lines  # memory
+    assert "aten::op19" not in text, "report.json has the rest"
+    assert "8.00 ms of all-reduces per step, of which 3.30 ms while backward computed" in text
+    assert "All-reduces of default_pg: latency 0.21 ms and 1.23 GB/s" in text
     assert "clock.ranks.bound_us (ranks 1–3): no probes" in text
     assert "Next: Raise num_workers." in text
 

@@ -80,7 +80,7 @@ def test_a_missing_rank_is_told(shared: Path) -> None:
     assert [row.rank for row in result.totals] == expected(case)["ranks"]
     assert result.run.world_size == expected(case)["world"]
     assert result.stragglers.verdict == "undecided"
-    assert "rank 2 left no trace and may be the one the others waited for" in result.stragglers.why
+    assert "rank 2 left no recording of steps and may be who the others waited for" in result.stragglers.why
 
 
 def test_what_is_no_trace_is_listed_once_with_a_reason(shared: Path) -> None:

@@ -104,10 +104,12 @@ def test_zones_that_torch_annotates(tmp_path: Path) -> None:
         assert read.zones.filter(inside).select("start", "end").rows() == expected.select("start", "end").rows()
 
 
-def test_who_was_last_is_said_and_no_verdict_is_made_up(tmp_path: Path) -> None:
+def test_who_was_late_is_named_by_the_windows_alone(tmp_path: Path) -> None:
     result = build(load(World(delays=[Delay(rank=2, kind="backward", ms=60)]), tmp_path / "run"))
-    assert result.stragglers.verdict == "undecided"
-    assert "rank 2 was the last to arrive at 15 of 15 collectives" in result.stragglers.why
+    (row,) = result.stragglers.ranks
+    assert (row.rank, result.stragglers.basis) == (2, "window")
+    assert row.delay == pytest.approx(60, rel=0.15)
+    assert row.last_arrivals == row.of_collectives > 0
     waits = {row.rank: row.wait for row in result.communication.per_rank}
     assert waits.pop(2) == pytest.approx(0, abs=2)
     assert all(wait is not None and 55 < wait < 85 for wait in waits.values())
