@@ -17,6 +17,7 @@ import distprof
 from distprof.cli import main as cli
 from distprof.cli import merge, report
 from distprof.report import make, page
+from distprof.report import timeline as drawn
 from distprof.report.selection import Selection
 from distprof.result import Result, from_json
 from distprof.run.directory import RunDirectory
@@ -93,7 +94,7 @@ class FakeRun:
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that 'loads', and whose analysis is the straggler made by hand."""
 
-    def build(run: FakeRun) -> Result:
+    def build(run: FakeRun, steps: object = None) -> Result:
         return results.straggler()
 
     def timeline(run: FakeRun, result: Result, path: Path, selection: Selection | None = None) -> None:
@@ -105,8 +106,8 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(loading, "load", load)
     for module in (make, report, merge):
         monkeypatch.setattr(module, "build", build)
-        if hasattr(module, "write_timeline"):
-            monkeypatch.setattr(module, "write_timeline", timeline)
+    for module in (drawn, merge):
+        monkeypatch.setattr(module, "write_timeline", timeline)
     folder = tmp_path / "run"
     folder.mkdir()
     return folder
@@ -132,7 +133,7 @@ def test_a_directory_that_cannot_be_written_is_told(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    for written in (page, "write_page"), (make, "write_atomic"), (make, "write_timeline"):
+    for written in (page, "write_page"), (make, "write_atomic"), (drawn, "write_timeline"):
         monkeypatch.setattr(*written, refuse)
     assert cli.main(["report", str(run_dir)]) == 0
     text = capsys.readouterr().out
