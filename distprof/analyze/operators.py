@@ -129,13 +129,16 @@ def _over_ranks(sums: pl.DataFrame, steps: Mapping[int, Sequence[int]], keys: li
     )
     figures = [name for name in ("calls", "time", "inclusive") if name in sums.columns]
     others = [name for name in sums.columns if name not in (*keys, *figures, "rank")]
-    per_step = sums.join(counts, on="rank").with_columns(
-        (pl.col(name) / pl.col("steps") / (1 if name == "calls" else MS)) for name in figures
+    # In one order, so that the last digits of sums and the order of equals are the same each time.
+    per_step = (
+        sums.sort("rank", *keys)
+        .join(counts, on="rank", how="inner", maintain_order="left")
+        .with_columns((pl.col(name) / pl.col("steps") / (1 if name == "calls" else MS)) for name in figures)
     )
     all_ranks = pl.len() == len(steps)
     smallest = pl.when(all_ranks).then(pl.col("time").min()).otherwise(0.0)
     several = len(steps) > 1
-    table = per_step.group_by(keys).agg(
+    table = per_step.group_by(keys, maintain_order=True).agg(
         *(pl.col(name).sum() / len(steps) for name in figures),
         *(pl.col(name).drop_nulls().first() for name in others),
         spread=pl.col("time").max() - smallest if several else pl.lit(None, pl.Float64),
