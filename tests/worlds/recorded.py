@@ -150,6 +150,9 @@ def facts_of(world: World, rank: Rank) -> dict[str, Any]:
         "ended_unix_ns": local(world, rank, rank.end),
         "exit": {"reason": "ok", "exception": None},
         "requested": ["cpu"] if world.windows else [],
+        "settings": None,
+        "checksums": {},
+        "stopped_after": None,
         "windows": [
             {
                 "index": index,
