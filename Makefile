@@ -18,8 +18,11 @@ test: lint types layers $(PEERS) ## everything that must hold before a change la
 	$(BIN)/pytest tests/unit --numprocesses 2
 	$(BIN)/pytest tests/integration tests/scenarios
 
+# make soak SOAK=tests/scenarios/test_clocks.py runs one campaign of them.
+SOAK ?= tests
 soak: $(STAMP) ## hold the results against the truth in many worlds; what it finds stands in benchmarks/soak.txt
-	$(BIN)/pytest -m soak --quiet --no-header > benchmarks/soak.txt; status=$$?; cat benchmarks/soak.txt; exit $$status
+	@echo "make soak SOAK=$(SOAK)" > benchmarks/soak.txt
+	$(BIN)/pytest $(SOAK) -m soak --quiet --no-header >> benchmarks/soak.txt; status=$$?; cat benchmarks/soak.txt; exit $$status
 
 lint: $(STAMP) ## style and format
 	$(BIN)/ruff check
