@@ -64,7 +64,7 @@ def test_the_planted_ratio_is_found_and_nothing_is_launched_again(tmp_path: Path
     experiment = read(tmp_path / "out")
     assert experiment is not None
     for trial in experiment.trials:
-        assert len(trial.step_ms) == 14
+        assert 12 <= len(trial.step_ms) <= 14, "a step that distprof's own work disturbed is left out"
         of_setting = {row.setting: row for row in trial.settings or ()}
         assert (of_setting["ddp.bucket_cap_mb"].had, of_setting["ddp.bucket_cap_mb"].took) == (25, 1)
         assert of_setting["ddp.bucket_cap_mb"].ranks == [0, 1]
