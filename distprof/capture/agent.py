@@ -9,7 +9,6 @@ from __future__ import annotations
 import _thread
 import atexit
 import os
-import select
 import sys
 import threading
 import time
@@ -29,12 +28,14 @@ from distprof.capture.conditions import Batches, ddp_buckets, ddp_facts, loader_
 from distprof.capture.device_time import device_timer
 from distprof.capture.facts import Facts, peak_resident_bytes
 from distprof.capture.guard import is_the_scripts
+from distprof.capture.last_words import SOON_S, LastWords
 from distprof.capture.other_profilers import OtherProfilers
 from distprof.capture.probes import Probes
 from distprof.capture.window import Window
 from distprof.capture.zones import SCHEMA as ZONES_SCHEMA
 from distprof.capture.zones import ZoneRecorder, now
 from distprof.run.activities import why_unavailable
+from distprof.run.attempts import attempt_of
 from distprof.run.config import CaptureConfig
 from distprof.run.directory import RunDirectory
 from distprof.run.files import Stream
@@ -75,8 +76,9 @@ class Agent:
             IdentityError: the environment names no valid rank.
         """
         identity = _identity()
-        files = RunDirectory(Path(config.run_dir)).rank(identity.attempt, identity.rank)
-        files.folder.mkdir(exist_ok=True)
+        directory = RunDirectory(Path(config.run_dir))
+        identity = replace(identity, attempt=attempt_of(directory, os.environ))
+        files = directory.rank(identity.attempt, identity.rank)
         header = {"rank": identity.rank, "pid": os.getpid()}
         warnings = list(identity.warnings)
         try:
@@ -111,6 +113,7 @@ class Agent:
         self._steps_of_another = 0
         self._boundaries = 0
         self._started = self._last_boundary = now()
+        self._last_words = LastWords(os.environ)
         self._draining = threading.Lock()
         self._problems: set[str] = set()
         self._exception: str | None = None
@@ -128,6 +131,8 @@ class Agent:
                 self._exception = mask_text(f"{kind.__name__}: {error}")
             except Exception:  # the exception's own text may raise
                 self._exception = kind.__name__
+            if os.getpid() == self._pid:
+                self._write()  # the launcher may end this rank before its window is exported: another one has failed
             hook(kind, error, traceback)
 
         sys.excepthook = excepthook
@@ -162,7 +167,10 @@ class Agent:
         self._boundaries += 1
         self.facts.values["boundaries"] = self._boundaries
         begin = self._last_boundary = now()
-        done = self._window_does(lambda window: window.at_boundary(self._boundaries))
+        if self._last_words.told:
+            done = self._say_last_words()
+        else:
+            done = self._window_does(lambda window: window.at_boundary(self._boundaries))
         if self._collectives is not None and self._collectives.due(begin) and self._drain():
             done = done or "drain"
         zones = self.zones
@@ -180,6 +188,16 @@ class Agent:
             zones.add(zones.zone("own", done or "boundary"), begin, end)
         if self._boundaries == self._stop_after:
             self._end_the_training()
+
+    def _say_last_words(self) -> str | None:
+        """The scheduler will end the job: what is recorded goes to the disk, and no more window is opened."""
+        if not self._last_words.due():
+            return None
+        done = self._window_does(lambda window: window.close("closed early: the scheduler was about to end the job"))
+        self._drain()
+        self._write()
+        self._last_words.said()
+        return done or "drain"
 
     def _end_the_training(self) -> None:
         """The script's own `finally` and `with` blocks run, and its process ends as one that came to its end.
@@ -336,8 +354,10 @@ class Agent:
     def _write_in_background(self) -> None:
         pause = _FIRST_FLUSH_S
         while self._write():
-            select.select([], [], [], pause)  # `time.sleep` fails under libfaketime
-            pause = min(_FLUSH_EVERY_S, 2 * pause)
+            notice = self._last_words.pause(pause)
+            if notice is not None:
+                self.facts.set(told={**notice, "boundary": self._boundaries})
+            pause = min(SOON_S if self._last_words.told else _FLUSH_EVERY_S, 2 * pause)
             if now() - self._last_boundary > _STALLED_NS:  # it may be killed before it comes to a boundary again
                 self._last_boundary = now()
                 self._drain()
@@ -361,6 +381,7 @@ class Agent:
         """Write all that is left: the process ends."""
         if os.getpid() != self._pid:
             return
+        self._write()  # what is on disk is safe, whatever ends this process while the window is exported
         self._probes.end()
         self._window_does(Window.finish)
         self._drain(_PATIENCE_S)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import select
+import time
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from distprof.run.files import Stream
 SCHEMA = "distprof.collectives.v1"
 _UNKNOWN_RATE_TICKS = 8  # until collectives were seen their rate is not known, and reading an empty ring costs nothing
 _AT_LEAST_NS = 2_000_000_000
+_PAUSE_S = 0.001
 _COST_FACTOR = 100  # at most a hundredth of the time goes into dumps, unless entries would be lost
 
 _ELEMENT_BYTES = {
@@ -92,12 +95,42 @@ class FlightRecorder:
         self.spent_ns += cost_ns
 
 
+def settled(patience_s: float) -> bool:
+    """Whether torch's own threads have left every collective of this process, after waiting at most so long for it.
+
+    A wait for a collective of gloo returns before the thread that ran it has written the end of its event. Where the
+    profiler is stopped in between, that thread writes into memory that was freed, and the process dies of it later.
+    What runs on a device or is not in the recorder (send and receive) is not waited for.
+    """
+    if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
+        return True
+    deadline = time.monotonic() + patience_s
+    while _under_way():
+        if time.monotonic() >= deadline:
+            return False
+        select.select([], [], [], _PAUSE_S)
+    return True
+
+
+def _under_way() -> bool:
+    groups = _read(collectives=False).get("pg_status", {}).values()
+    if any(group["last_completed_collective"] < group["last_enqueued_collective"] for group in groups):
+        return True
+    # A group has two threads, and the one with the later collective may be done first: only the entries tell.
+    return not all(entry.get("retired", True) for entry in _dump())
+
+
 def _dump() -> list[dict[str, Any]]:
+    return list(_read(collectives=True).get("entries", ()))
+
+
+def _read(*, collectives: bool) -> dict[str, Any]:
     dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace", None)
     if dump is None:
         raise RuntimeError("this torch has no flight recorder for its backend")
     # Made in this process a moment ago by torch itself; the JSON form takes twice as long.
-    return list(pickle.loads(dump(True, False, False)).get("entries", ()))
+    read: dict[str, Any] = pickle.loads(dump(collectives, False, False))
+    return read
 
 
 def _columns(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -56,6 +56,7 @@ class Facts:
             "started_unix_ns": time.time_ns(),
             "ended_unix_ns": None,
             "exit": None,
+            "told": None,
             **host_facts(),
             "requested": activities if config.wants_window(identity.rank) else [],
             "windows": [],

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd import profiler as torch_profiler
 
+from distprof.capture.collectives import settled
 from distprof.capture.other_profilers import OtherProfilers
 from distprof.run.activities import available_activities
 from distprof.run.config import CaptureConfig
@@ -23,6 +24,9 @@ from distprof.run.identity import Identity
 _OPEN_BY_TIME_NS = 10_000_000_000
 _CLOSE_BY_TIME_NS = 12_000_000_000
 _NEVER = 1 << 62
+# How long a stop waits for the script's collectives to end; at a boundary it is put off to the next one instead.
+_PATIENCE_S = 1.0
+_PATIENCE_AT_BOUNDARY_S = 0.2
 # Bytes of an uncompressed trace per event: 250 to 330 on CPU traces; what --record adds is not foreseen.
 _BYTES_PER_EVENT = 350
 
@@ -32,7 +36,8 @@ class Window:
 
     A window is opened at the boundary before its last warm-up step, so that what opening costs falls into the
     warm-up, and closed and exported at the boundary after its last active step. Where there is a second warm-up step,
-    that one is recorded and thrown away, to foresee the size of the trace.
+    that one is recorded and thrown away, to foresee the size of the trace. The profiler is not stopped while a
+    collective is under way.
 
     Attributes:
         facts: one row per window, for the rank's facts file.
@@ -67,15 +72,22 @@ class Window:
         opens_at = schedule.wait + max(0, schedule.warmup - 1)
         done = None
         if self._probing:
-            self._end_probe()
+            if settled(_PATIENCE_AT_BOUNDARY_S):
+                self._end_probe()
+            self._probing = False  # what can not be stopped now becomes the window
             done = "window probe"
         elif self._profiler is not None:
-            if boundary >= self._close_at:
+            if boundary < self._close_at:
+                self._annotate(boundary)
+            elif settled(_PATIENCE_AT_BOUNDARY_S):
                 self.close(None)
                 done = "window export"
             else:
                 self._annotate(boundary)
-        if self._profiler is not None or index >= schedule.repeat:
+                self.facts[-1]["reason"] = "closed late: a collective was under way at the end of its last step"
+            if self._profiler is not None:
+                return done
+        if index >= schedule.repeat:
             return done
         if position == opens_at:
             warm_up = min(1, schedule.warmup)
@@ -146,6 +158,7 @@ class Window:
 
     def _stop(self) -> Any:
         self._end_annotation()
+        settled(_PATIENCE_S)
         profiler, self._profiler = self._profiler, None
         with self._others.ours():
             profiler.__exit__(None, None, None)
@@ -172,7 +185,8 @@ class Window:
         if (why := self._why_not()) is not None:
             row["reason"] = f"not opened: {why}"
             return None
-        self._start()
+        if self._profiler is None:
+            self._start()
         row["start_unix_ns"] = time.time_ns()
         identity = {"rank": self._identity.rank, "world_size": self._identity.world_size}
         ours = {"attempt": self._identity.attempt, "window": row["index"], "first_step": boundary}
