@@ -15,8 +15,8 @@ demo: $(STAMP) ## train on four ranks, one of them with a slow loader, and see t
 	$(BIN)/distprof launch --nproc-per-node 4 examples/slow_loader.py
 
 test: lint types layers $(PEERS) ## everything that must hold before a change lands
-	$(BIN)/pytest tests/unit --numprocesses 2
-	$(BIN)/pytest tests/integration tests/scenarios
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not soak and not timing"
+	$(BIN)/pytest -m "timing and not soak"
 
 # make soak SOAK=tests/scenarios/test_clocks.py runs one campaign of them.
 SOAK ?= tests

@@ -28,7 +28,7 @@ from tests.conftest import skip_but_in_ci
 from tests.hosts import LINK, Host, hosts
 from tests.launches import ROOT, Launched, launch
 
-pytestmark = pytest.mark.launch
+pytestmark = [pytest.mark.launch, pytest.mark.timing]
 
 SCRIPTS = ROOT / "tests" / "scripts"
 SKEWED, SLOW = 1, 2

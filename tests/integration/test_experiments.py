@@ -16,6 +16,8 @@ from distprof.experiment.core import read
 from distprof.experiment.launching import Launcher, Training
 from distprof.experiment.settings import Point
 
+pytestmark = [pytest.mark.launch, pytest.mark.timing]
+
 SCRIPT = str(Path(__file__).parents[1] / "scripts" / "planted.py")
 _TIMEOUT_S = 1800
 
