@@ -1,6 +1,7 @@
 """Write the generated pages of `docs/`, or with `--check` say which are out of date.
 
-docs/report.md and docs/report.schema.json come from the dataclasses in `distprof.result`, docs/cli.md from `--help`.
+docs/report.md and docs/report.schema.json come from the dataclasses in `distprof.result`, docs/sweep.md and
+docs/sweep.schema.json from those of `distprof.experiment.sweep`, docs/cli.md from `--help`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 from distprof.cli.main import COMMANDS
+from distprof.experiment.sweep import config
+from distprof.experiment.sweep.result import Sweep
+from distprof.experiment.sweep.result import json_schema as sweep_schema
 from distprof.result import Result, json_schema
 
 ROOT = Path(__file__).parents[1]
@@ -30,13 +34,27 @@ Generated from `--help` (`make docs`). Options come first, then the script; ever
 the script's.
 """
 
+SWEEP_INTRO = """\
+# Sweeps: configuration and result
+
+Generated from the dataclasses of `distprof/experiment/sweep/` and from `conf/` (`make docs`). [sweeps.md](sweeps.md)
+says how to use them.
+
+## Configuration
+"""
+
 _JSON_NAMES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def report_page() -> str:
     """docs/report.md: the introduction, then a section for each dataclass, in the order reached from `Result`."""
-    parts = [(ROOT / "tools" / "report_intro.md").read_text()]
-    for cls, places in _places(Result).items():
+    return (ROOT / "tools" / "report_intro.md").read_text() + _sections(Result)
+
+
+def _sections(root: type) -> str:
+    """A section for each dataclass, in the order reached from `root`."""
+    parts = []
+    for cls, places in _places(root).items():
         where = f"At {', '.join(f'`{place}`' for place in places)}." if places else "The file itself."
         parts.append(f"\n## {cls.__name__}\n\n{where} {_docstring(cls)}\n\n")
         parts.append("| field | type | meaning |\n| --- | --- | --- |\n")
@@ -47,6 +65,44 @@ def report_page() -> str:
 def schema_page() -> str:
     """docs/report.schema.json."""
     return json.dumps(json_schema(), indent=2) + "\n"
+
+
+def sweep_page() -> str:
+    """docs/sweep.md: the configuration's fields and groups, then the fields of `sweep.json`."""
+    parts = [SWEEP_INTRO]
+    for cls, name in (
+        (config.SweepConf, ""),
+        (config.LoaderConf, "loader"),
+        (config.DdpConf, "ddp"),
+        (config.MeasureConf, "measure"),
+        (config.CaptureConf, "capture"),
+    ):
+        parts.append(f"\n### {f'`{name}`' if name else 'Top level'}\n\n{_docstring(cls)}\n\n")
+        parts.append("| field | default | meaning |\n| --- | --- | --- |\n")
+        prefix = f"{name}." if name else ""
+        parts += [
+            f"| `{prefix}{field.name}` | {_default(field)} | {field.metadata['doc'].replace('|', chr(92) + '|')} |\n"
+            for field in dataclasses.fields(cls)
+            if dataclasses.is_dataclass(cls) and not dataclasses.is_dataclass(field.default_factory)
+        ]
+    parts.append("\n## Config groups\n\n| choice | what it is for |\n| --- | --- |\n")
+    for path in sorted(config.conf_folder().glob("*/*.yaml")):
+        notes = [line[2:] for line in path.read_text().splitlines() if line.startswith("# ") and "@package" not in line]
+        parts.append(f"| `{path.parent.name}={path.stem}` | {' '.join(notes)} |\n")
+    parts.append("\n## sweep.json\n\n`null` is 'not observed', never zero.\n")
+    parts.append(_sections(Sweep).replace("\n## ", "\n### "))
+    return "".join(parts)
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return {list: "`[]`", dict: "`{}`"}[field.default_factory]  # type: ignore[index]
+    if field.default == "???":
+        return "required"
+    value = getattr(field.default, "name", field.default)
+    if value in (None, ""):
+        return "`null`" if value is None else ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def cli_page() -> str:
@@ -72,6 +128,8 @@ def cli_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/report.md": report_page,
     "docs/report.schema.json": schema_page,
+    "docs/sweep.md": sweep_page,
+    "docs/sweep.schema.json": lambda: json.dumps(sweep_schema(), indent=2) + "\n",
     "docs/cli.md": cli_page,
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,15 +71,20 @@ class Plan:
         repeats: launches of each point, at most.
         budget_s: seconds that all of it may take; None: as long as it takes.
         settled: whether so many whole repeats are enough.
+        shuffled: points are taken in another order in each repeat and back again in the next one; else as they stand.
     """
 
     repeats: int
     budget_s: float | None = None
     settled: Callable[[Experiment, int], bool] = lambda experiment, repeats: False
+    shuffled: bool = False
 
 
 class Watch(Protocol):
     """Is told how an experiment goes on."""
+
+    def says(self, text: str) -> None:
+        """Something to know of what comes."""
 
     def planned(self, launches: int, seconds: float | None) -> None:
         """So many launches are missing, which will take so long; None: nobody knows yet."""
@@ -107,7 +113,7 @@ def run(experiment: Experiment, folder: Path, plan: Plan, start: Start, watch: W
     for repeat in range(plan.repeats):
         if repeat and plan.settled(experiment, repeat):
             break
-        for point in _order(experiment.points, repeat):
+        for point in _order(experiment.points, repeat, plan.shuffled):
             if _is_measured(experiment, point, repeat) or experiment.failures(point.name):
                 continue
             left = None if plan.budget_s is None else plan.budget_s - (time.monotonic() - began)
@@ -123,8 +129,11 @@ def run(experiment: Experiment, folder: Path, plan: Plan, start: Start, watch: W
     return experiment
 
 
-def _order(points: Sequence[Point], repeat: int) -> list[Point]:
-    return list(points) if repeat % 2 == 0 else list(reversed(points))
+def _order(points: Sequence[Point], repeat: int, shuffled: bool) -> list[Point]:
+    order = list(points)
+    if shuffled:
+        random.Random(repeat // 2).shuffle(order)
+    return order if repeat % 2 == 0 else order[::-1]
 
 
 def _is_measured(experiment: Experiment, point: Point, repeat: int) -> bool:
@@ -158,6 +167,7 @@ def write(experiment: Experiment, folder: Path) -> None:
         OSError: it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    experiment = replace(experiment, points=[point.masked() for point in experiment.points])
     write_atomic(folder / FILE, msgspec.json.format(msgspec.json.encode(experiment), indent=1) + b"\n")
 
 
@@ -215,11 +225,16 @@ def prepare(
     """
     resolved = [_resolved(point, point.script or training.script) for point in points]
     scripts = {point.script or training.script for point in points}
+    home = Path(training.folder or Path.cwd())
     parts = [
         [training.torchrun, training.script, training.arguments, training.module],
         [msgspec.to_builtins(point) for point in resolved],
-        [steps, warmup, capture, str(Path.cwd()), sorted(versions.items())],
-        [hashlib.sha256(path.read_bytes()).hexdigest() for path in map(Path, sorted(scripts)) if path.is_file()],
+        [steps, warmup, capture, str(home), sorted(versions.items())],
+        [
+            hashlib.sha256(path.read_bytes()).hexdigest()
+            for script in sorted(scripts)
+            if (path := home / script).is_file()
+        ],
     ]
     key = hashlib.sha256(json.dumps([kind, *parts]).encode()).hexdigest()[:12]
     stem = Path(training.script).stem.replace(".", "-") or "run"
@@ -229,7 +244,8 @@ def prepare(
         raise RunDirectoryError(f"{folder} holds another experiment: give another --out")
     if known is None and folder.is_dir() and any(folder.iterdir()):
         raise RunDirectoryError(f"{folder} is not empty and holds no experiment: give another --out")
-    experiment = known or Experiment(kind, key, mask_arguments(command), resolved, warmup, steps)
+    fresh = Experiment(kind, key, mask_arguments(command), resolved, warmup, steps)
+    experiment = fresh if known is None else replace(known, points=resolved)  # in the file secrets are masked
     return Setup(folder, experiment, Launcher(folder, training, capture, first=1 + warmup))
 
 

@@ -36,12 +36,14 @@ class Training:
         script: script, module or program.
         arguments: the script's own.
         module: the script is a module's name.
+        folder: where it is launched; None: here.
     """
 
     torchrun: list[str]
     script: str
     arguments: list[str]
     module: bool
+    folder: str | None = None
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, torchrun: argparse.ArgumentParser) -> Training:
@@ -103,7 +105,8 @@ class Launcher:
         return self._read(Trial(point.name, repeat, round(seconds, 3), failure), run, log)
 
     def _words(self, point: Point, run: Path) -> tuple[list[str], Path | None]:
-        script, folder = point.script or self.training.script, None
+        script = point.script or self.training.script
+        folder = None if self.training.folder is None else Path(self.training.folder)
         if point.revision is not None:
             # Data is looked for from where the user is; a module is looked for there, too, so that goes with its tree.
             path = Path(*script.split(".")).with_suffix(".py") if self.training.module else Path(script)
@@ -115,7 +118,8 @@ class Launcher:
         ours = ["--no-report", "--no-probes", "--run-dir", str(run.absolute()), *self.capture, *point.options]
         ours += [word for setting in written(point.settings) for word in ("--set", setting)]
         start = [sys.executable, "-P", "-m", "distprof", "launch"]
-        return [*start, *ours, *self.training.torchrun, script, *self.training.arguments], folder
+        arguments = self.training.arguments if point.arguments is None else point.arguments
+        return [*start, *ours, *self.training.torchrun, script, *arguments], folder
 
     def _read(self, trial: Trial, run: Path, log: Path) -> Trial:
         trial = replace(trial, run=str(run.relative_to(self.folder)), log=str(log.relative_to(self.folder)))
@@ -125,6 +129,9 @@ class Launcher:
             figures = read_figures(run, self.first)
         except RunDirectoryError as error:
             return replace(trial, failure=str(error), tail=_tail(log))
+        except Exception as error:  # a mistake of ours in one launch must not end the others
+            failure = f"its recording could not be analysed ({type(error).__name__}: {error}): {run}"
+            return replace(trial, failure=failure, tail=_tail(log))
         if figures.unmet:
             told = "; ".join(f"{row.setting}: {row.why}" for row in figures.unmet)
             return replace(trial, failure=f"a setting had no effect: {told}")
@@ -142,6 +149,10 @@ class Launcher:
             exposed=figures.exposed,
             checksums=result.conditions.checksums,
             settings=result.conditions.settings,
+            first_step=result.steps.first,
+            loader_start=figures.loader_start,
+            memory_bytes=figures.memory_bytes,
+            findings=[finding.observation for finding in result.findings],
         )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from distprof.run.config import ConfigError
+from distprof.run.secrets import MASK, mask_arguments
 from distprof.run.settings import Value, parse_settings, written
 
 _SCRIPT, _REVISION = "script", "git"
@@ -21,6 +22,8 @@ class Point:
         script: another script, module or program; None: the one on the command line.
         revision: the script as it is in this git revision; None: as it lies there.
         options: more options of `distprof launch`.
+        arguments: the script's own, instead of those on the command line; None: those.
+        values: what these arguments were made from, by name.
     """
 
     name: str
@@ -28,11 +31,25 @@ class Point:
     script: str | None = None
     revision: str | None = None
     options: list[str] = field(default_factory=list)
+    arguments: list[str] | None = None
+    values: dict[str, Value] = field(default_factory=dict)
+
+    def masked(self) -> Point:
+        """The same without secrets, for the record."""
+        values = {
+            name: mask_arguments([f"{name}={value}"])[0] == f"{name}={value}" for name, value in self.values.items()
+        }
+        return replace(
+            self,
+            arguments=None if self.arguments is None else mask_arguments(self.arguments),
+            values={name: value if values[name] else MASK for name, value in self.values.items()},
+        )
 
     def words(self) -> str:
         """The point as it is typed."""
         more = [(_SCRIPT, self.script), (_REVISION, self.revision)]
-        return " ".join([*written(self.settings), *(f"{key}={value}" for key, value in more if value is not None)])
+        values = [*written(self.settings), *written(self.values)]
+        return " ".join([*values, *(f"{key}={value}" for key, value in more if value is not None)])
 
 
 def parse_point(name: str, text: str) -> Point:

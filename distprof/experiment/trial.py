@@ -45,6 +45,14 @@ class Trial:
     ] = None
     checksums: Annotated[dict[str, str] | None, doc("Optimizer -> checksum of its parameters at the end.")] = None
     settings: Annotated[list[SettingRow] | None, doc("What became of the overridden settings.")] = None
+    first_step: Annotated[float | None, doc("The first step, the mean over ranks.")] = None
+    loader_start: Annotated[
+        float | None, doc("Time in loaders' `__iter__` and first `__next__`, the whole launch: the slowest rank's.")
+    ] = None
+    memory_bytes: Annotated[
+        int | None, doc("Most resident memory of a rank's process, without data workers: the largest rank's.")
+    ] = None
+    findings: Annotated[list[str], doc("What the report finds, the costliest first.")] = field(default_factory=list)
 
     @property
     def step(self) -> float | None:
@@ -72,6 +80,17 @@ class Figures:
     def unmet(self) -> list[SettingRow]:
         """Settings that took effect nowhere."""
         return [row for row in self.result.conditions.settings or () if row.target is None]
+
+    @property
+    def loader_start(self) -> float | None:
+        """The slowest rank's start of loaders, in milliseconds."""
+        return max((row.startup for row in self.result.data_loading.per_rank if row.startup is not None), default=None)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The largest rank's peak of resident memory."""
+        peaks = [row.peak_bytes for row in self.result.memory or () if row.device == "host"]
+        return max((peak for peak in peaks if peak is not None), default=None)
 
     @property
     def parts(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -76,8 +77,8 @@ def settled(experiment: Experiment, repeats: int, planned: int) -> bool:
 def judge(experiment: Experiment, planned: int) -> Validation:
     """The verdict on what was measured so far, of `planned` repeats."""
     pairs = experiment.together(BASELINE, CANDIDATE)
-    per, times = _comparable(*pairs)
-    found = ratio(*times, confidence=confidence_of_looks(len(looks(planned))))
+    per, times = per_unit(pairs)
+    found = ratio(times[0], times[1], confidence=confidence_of_looks(len(looks(planned))))
     verdict: Verdict = "cannot_be_told" if found is None else found.verdict
     return Validation(
         verdict=verdict,
@@ -86,13 +87,14 @@ def judge(experiment: Experiment, planned: int) -> Validation:
         ratio=found,
         baseline=_measured(experiment, BASELINE),
         candidate=_measured(experiment, CANDIDATE),
-        parts=_parts(*pairs),
+        parts=part_changes(*pairs),
         training=trained(experiment.of(BASELINE), experiment.of(CANDIDATE)),
-        notes=_notes(experiment.trials),
+        notes=notes_of(experiment.trials),
     )
 
 
-def _notes(trials: list[Trial]) -> list[str]:
+def notes_of(trials: list[Trial]) -> list[str]:
+    """What to know of the settings that were set."""
     rows = [row for trial in trials for row in trial.settings or () if row.why is not None]
     return sorted({f"{row.setting}={row.asked} ({row.target}): {row.why}" for row in rows})
 
@@ -107,16 +109,14 @@ def trained(baseline: list[Trial], candidate: list[Trial]) -> Training:
     return "same" if sums[0][0] == sums[1][0] else "changed"
 
 
-def _comparable(
-    baseline: list[Trial], candidate: list[Trial]
-) -> tuple[Literal["step", "sample"], tuple[list[float], list[float]]]:
-    """Times per step; per sample where the steps of the two have different numbers of them."""
-    sizes = [mean([size for trial in trials if (size := trial.samples_per_step)]) for trials in (baseline, candidate)]
-    times = [trial.step or 0.0 for trial in baseline], [trial.step or 0.0 for trial in candidate]
-    if sizes[0] is None or sizes[1] is None or abs(sizes[0] - sizes[1]) <= _SAME_SAMPLES * sizes[0]:
+def per_unit(points: Sequence[list[Trial]]) -> tuple[Literal["step", "sample"], list[list[float]]]:
+    """Times per step of each point's launches; per sample where steps have known and different numbers of them."""
+    sizes = [mean([size for trial in trials if (size := trial.samples_per_step)]) for trials in points]
+    times = [[trial.step or 0.0 for trial in trials] for trials in points]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes) or not known or max(known) - min(known) <= _SAME_SAMPLES * min(known):
         return "step", times
-    per_sample = [[time / size for time in row] for row, size in zip(times, (sizes[0], sizes[1]), strict=True)]
-    return "sample", (per_sample[0], per_sample[1])
+    return "sample", [[time / size for time in row] for row, size in zip(times, known, strict=True)]
 
 
 def _why(experiment: Experiment, found: Ratio | None, verdict: Verdict) -> str:
@@ -142,21 +142,24 @@ def _measured(experiment: Experiment, name: str) -> Measured:
     steps = [trial.step or 0.0 for trial in trials]
     return Measured(
         point=point.words(),
-        step=_median(steps),
-        samples_per_s=_median(rates),
+        step=median(steps),
+        samples_per_s=median(rates),
         steps=steps,
         failure=failures[-1].failure if failures else None,
         tail=failures[-1].tail if failures else [],
     )
 
 
-def _median(values: list[float]) -> float | None:
+def median(values: list[float]) -> float | None:
+    """The median; None of none."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return mean(ordered[middle : middle + 1] if len(ordered) % 2 else ordered[middle - 1 : middle + 1])
 
 
-def _parts(baseline: list[Trial], candidate: list[Trial]) -> list[PartChange]:
+def part_changes(baseline: list[Trial], candidate: list[Trial]) -> list[PartChange]:
+    """Parts of the step in both, where all launches of both have them."""
+
     def means(trials: list[Trial]) -> dict[str, float]:
         rows = [trial.parts | ({} if trial.exposed is None else {"exposed": trial.exposed}) for trial in trials]
         names = [name for name in (rows[0] if rows else {}) if all(name in row for row in rows)]

@@ -151,7 +151,7 @@ def breakdown(rows: Sequence[BreakdownRow]) -> Figure | None:
         by_wait = _by_wait(rows)
         rows = by_wait[:_WAIT_LEAST] + by_wait[-_WAIT_MOST:]
     series = _parts_of(rows)
-    return _bars([f"rank {row.rank}" for row in rows], series, "ms per step") if series else None
+    return bars([f"rank {row.rank}" for row in rows], series, "ms per step") if series else None
 
 
 def all_ranks(rows: Sequence[BreakdownRow]) -> Figure | None:
@@ -204,10 +204,10 @@ def _kinds(result: Result) -> Figure | None:
 def _waits(names: list[str], wait: list[float | None], transfer: list[float | None], unit: str) -> Figure | None:
     if not any(value for value in (*wait, *transfer)):
         return None
-    return _bars(names, [(STYLES["wait"], wait), (STYLES["transfer"], transfer)], unit)
+    return bars(names, [(STYLES["wait"], wait), (STYLES["transfer"], transfer)], unit)
 
 
-def _bars(names: list[str], series: Sequence[tuple[Style, list[float | None]]], unit: str) -> Figure:
+def bars(names: list[str], series: Sequence[tuple[Style, list[float | None]]], unit: str) -> Figure:
     """Horizontal bars, one stack per name."""
     data = [
         {
@@ -216,7 +216,7 @@ def _bars(names: list[str], series: Sequence[tuple[Style, list[float | None]]], 
             "name": style.label,
             "y": names,
             "x": [None if value is None else round(value, 4) for value in values],
-            "marker": _marker(style),
+            "marker": marker(style),
             "hovertemplate": "%{y}: " + style.label + " %{x:.2f} ms<extra></extra>",
         }
         for style, values in series
@@ -278,7 +278,7 @@ def gantt(step: GanttStep) -> Figure:
                 "x": [round(bar.end - bar.start, 4) for bar in bars],
                 "y": [place[bar.rank] if thread else round(place[bar.rank] + 0.42, 2) for bar in bars],
                 "width": 0.5 if thread else 0.24,
-                "marker": _marker(style),
+                "marker": marker(style),
                 "customdata": [_hover(bar, style) for bar in bars],
                 "hovertemplate": "%{customdata}<extra></extra>",
             }
@@ -307,7 +307,8 @@ def _hover(bar: GanttBar, style: Style) -> str:
     return f"rank {bar.rank}: {what}{size}{bucket}<br>{when}"
 
 
-def _marker(style: Style) -> dict[str, Any]:
+def marker(style: Style) -> dict[str, Any]:
+    """What a bar looks like."""
     return {"color": style.colour, "line": _OUTLINE, "pattern": _pattern(style)}
 
 

@@ -1,7 +1,7 @@
 """Trains with a planted loader: decoding a batch sleeps, and so does the step, so that both cost what they should on a
 busy machine, too. With workers the one hides behind the other.
 
-torchrun ... planted.py [--decode-ms 60] [--work-ms 60] [--layers 2] [--width 16]
+torchrun ... planted.py [--decode-ms 60] [--work-ms 60] [--layers 2] [--width 16] [--bucket-mb 25]
 """
 
 from __future__ import annotations
@@ -32,32 +32,43 @@ class Decoded(Dataset[torch.Tensor]):
         return torch.randn(self.width, generator=generator) + noise
 
 
+def train(
+    *,
+    decode_ms: float,
+    work_ms: float,
+    layers: int = 2,
+    width: int = 16,
+    noisy: bool = False,
+    breaks: bool = False,
+    bucket_mb: float | None = None,
+) -> None:
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    loader = DataLoader(Decoded(width, decode_ms / 1e3, noisy), batch_size=1)
+    if breaks and loader.num_workers:
+        raise RuntimeError("no workers here")
+    linear = [nn.Linear(width, width) for _ in range(layers)]
+    model = DistributedDataParallel(nn.Sequential(*linear), gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        time.sleep(work_ms / 1e3)
+        loss.backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--decode-ms", type=float, default=60.0)
     parser.add_argument("--work-ms", type=float, default=60.0)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--bucket-mb", type=float)
     parser.add_argument("--noisy", action="store_true", help="decoding draws random numbers")
     parser.add_argument("--breaks", action="store_true", help="it breaks with workers")
-    arguments = parser.parse_args()
-
-    dist.init_process_group("gloo")
-    torch.set_num_threads(1)
-    data = Decoded(arguments.width, arguments.decode_ms / 1e3, arguments.noisy)
-    loader = DataLoader(data, batch_size=1)
-    if arguments.breaks and loader.num_workers:
-        raise RuntimeError("no workers here")
-    layers = [nn.Linear(arguments.width, arguments.width) for _ in range(arguments.layers)]
-    model = DistributedDataParallel(nn.Sequential(*layers), gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for x in loader:
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        time.sleep(arguments.work_ms / 1e3)
-        loss.backward()
-        optimizer.step()
-    dist.destroy_process_group()
+    train(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":

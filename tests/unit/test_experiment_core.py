@@ -14,13 +14,14 @@ from torch.distributed.run import get_args_parser
 
 from distprof.cli import overhead as overhead_command
 from distprof.cli import validate as validate_command
-from distprof.cli.experiments import ExperimentParser, _duration, duration
+from distprof.cli.experiments import ExperimentParser, _duration
 from distprof.experiment import core
 from distprof.experiment.core import Experiment, Plan, prepare, read, run
 from distprof.experiment.launching import Launcher, Training
 from distprof.experiment.overhead import WINDOW, WITHOUT, ZONES
 from distprof.experiment.overhead import judge as judge_overhead
 from distprof.experiment.overhead import points as overhead_points
+from distprof.experiment.progress import duration
 from distprof.experiment.revisions import lay_out, resolve
 from distprof.experiment.settings import Point, parse_point
 from distprof.experiment.trial import Trial
@@ -65,6 +66,9 @@ class Told:
     def __init__(self) -> None:
         self.planned_first: tuple[int, float | None] | None = None
         self.left: list[tuple[int, float | None]] = []
+
+    def says(self, text: str) -> None:
+        pass
 
     def planned(self, launches: int, seconds: float | None) -> None:
         self.planned_first = (launches, seconds)
