@@ -10,6 +10,7 @@ from pathlib import Path
 from distprof.cli.capture_options import add_capture_options, capture_config
 from distprof.cli.parser import Parser
 from distprof.launcher.env import shell_lines
+from distprof.launcher.slurm import SlurmError, SlurmJob
 from distprof.launcher.spec import LaunchSpec, versions
 from distprof.run.config import ConfigError
 from distprof.run.manifest import RunDirectoryError, create_run
@@ -19,7 +20,8 @@ _EPILOG = """examples:
   srun --ntasks 8 python train.py     # or torchrun, mpirun, accelerate launch, plain python
   distprof report runs/a
 
-Evaluate it once, where the launcher is started, and give each run a directory of its own that all hosts see.
+Evaluate it once, where the launcher is started, and give each run a directory of its own that all hosts see. Where
+hosts share none, evaluate it on each with the same --run-id, and give `distprof report` all the directories.
 """
 
 
@@ -33,6 +35,12 @@ def build_parser() -> Parser:
     )
     ours = parser.add_argument_group("capture")
     ours.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="Where the run is kept.")
+    ours.add_argument(
+        "--run-id",
+        metavar="ID",
+        help="What all hosts and attempts of one run share: with the same one they join its directory. Default: the "
+        "SLURM job; elsewhere each run has one of its own.",
+    )
     add_capture_options(ours)
     return parser
 
@@ -50,15 +58,17 @@ def main(argv: list[str]) -> int:
         parser.error(str(error))
     spec = LaunchSpec(command=["distprof", "env", *argv], script="", capture=capture)
     try:
+        job = SlurmJob.of(os.environ)
         create_run(
             arguments.run_dir.absolute(),
-            run_id=None,
+            run_id=arguments.run_id or (None if job is None else job.run_id(arguments.run_dir.absolute())),
             command=spec.command,
             world_size=None,
             config=asdict(capture),
             versions=versions(),
+            join=arguments.run_id is not None or (job is not None and job.restarts > 0),
         )
-    except RunDirectoryError as error:
+    except (RunDirectoryError, SlurmError) as error:
         parser.error(str(error))
     print(shell_lines(spec, os.environ))
     return 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,19 @@ from torch.distributed.run import get_args_parser
 
 from distprof.cli.capture_options import add_capture_options, capture_config
 from distprof.cli.parser import Parser
-from distprof.launcher.local import World, launch, why_refused
+from distprof.launcher.local import Place, World, launch, why_refused
+from distprof.launcher.slurm import SlurmError, SlurmJob, settle
 from distprof.launcher.spec import LaunchSpec, new_run_dir, versions
-from distprof.run.config import ConfigError, sample_of_ranks
+from distprof.launcher.staging import stage
+from distprof.run.config import CaptureConfig, ConfigError, sample_of_ranks
 from distprof.run.directory import RunDirectory
 from distprof.run.manifest import RunDirectoryError, create_run
+from distprof.run.nodes import NodeFile, read_nodes, wait_for_nodes
+from distprof.run.scheduled import is_scheduled
 from distprof.run.secrets import mask_arguments
+
+# For the other hosts' ranks to end; after a failure here they may have gone with their host.
+_PATIENCE_S, _PATIENCE_AFTER_FAILURE_S = 60.0, 15.0
 
 _EPILOG = """examples:
   distprof launch --nproc-per-node 4 train.py --epochs 3
@@ -44,14 +52,18 @@ class LaunchParser(Parser):
         return theirs or (found if len(found) == 1 else [])
 
 
-def build_parser() -> LaunchParser:
+def build_parser(
+    prog: str = "distprof launch",
+    description: str = "Run a training exactly as torchrun would, record every rank, and report.",
+    epilog: str = _EPILOG,
+) -> LaunchParser:
     """torchrun's own parser, and our options in a group of their own."""
     parser = LaunchParser(
         get_args_parser(),
-        prog="distprof launch",
-        description="Run a training exactly as torchrun would, record every rank, and report.",
+        prog=prog,
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=_EPILOG,
+        epilog=epilog,
     )
     ours = parser.add_argument_group("distprof")
     ours.add_argument(  # argparse finds it ambiguous by itself
@@ -59,6 +71,18 @@ def build_parser() -> LaunchParser:
     )
     ours.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="Where the run is kept. Default: ./distprof-runs/<time>-<script>."
+    )
+    ours.add_argument(
+        "--run-id",
+        metavar="ID",
+        help="What nodes and attempts of one run share: with the same one they join its directory. Default: --rdzv-id, "
+        "or the SLURM job and step.",
+    )
+    ours.add_argument(
+        "--stage-dir",
+        type=Path,
+        metavar="DIR",
+        help="A folder on each host's own disk: ranks write there, and their files are moved at the end.",
     )
     add_capture_options(ours)
     ours.add_argument("--no-report", action="store_true", help="Do not make the report at the end.")
@@ -71,31 +95,67 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     if reason := why_refused(arguments.activities):
         parser.error(f"--activities {','.join(arguments.activities)}: {reason}, or give --activities auto")
+    try:
+        job = SlurmJob.of(os.environ)
+    except SlurmError as error:
+        parser.error(str(error))
+    settle(arguments, job)
     world = World.of(arguments)
     window_ranks = _window_ranks(parser, arguments, world)
     try:
-        run_dir = arguments.run_dir or new_run_dir(arguments.training_script, time.strftime("%Y%m%d-%H%M%S"))
-        capture = capture_config(arguments, run_dir, window_ranks)
-        command = mask_arguments(["distprof", "launch", *argv])
-        directory, manifest = create_run(
-            run_dir.absolute(),
-            run_id=None if world.nodes == 1 else arguments.rdzv_id,
-            command=command,
-            world_size=world.size,
-            config=asdict(capture),
-            versions=versions(),
-        )
+        place, capture = _place(arguments, argv, job, world, window_ranks)
     except (RunDirectoryError, ConfigError) as error:
         parser.error(str(error))
     except OSError as error:
         parser.error(f"{error.filename} cannot be written ({error.strerror}): give another --run-dir")
-    spec = LaunchSpec(command=command, script=arguments.training_script, capture=capture)
+    spec = LaunchSpec(command=place.manifest.command, script=arguments.training_script, capture=capture)
     try:
-        launch(spec, arguments, world, directory, manifest)
+        launch(spec, arguments, world, place)
     finally:
         if not arguments.no_report:
-            _report(directory)
+            _report_once(place, world)
     return 0
+
+
+def _place(
+    arguments: argparse.Namespace, argv: list[str], job: SlurmJob | None, world: World, window_ranks: list[int] | None
+) -> tuple[Place, CaptureConfig]:
+    """Make or join the run directory; where this agent and its ranks write, and what the ranks record.
+
+    Raises:
+        RunDirectoryError, ConfigError, OSError: it cannot be used.
+    """
+    alone = world.nodes == 1
+    shared = not alone or (job is not None and job.restarts > 0)
+    name = time.strftime("%Y%m%d-%H%M%S") if job is None else job.folder_name(alone=alone)
+    run_dir = arguments.run_dir or new_run_dir(arguments.training_script, name, shared=shared and job is not None)
+    capture = capture_config(arguments, run_dir, window_ranks)
+    directory, manifest = create_run(
+        run_dir.absolute(),
+        run_id=arguments.run_id or _run_id(arguments, job, world, run_dir.absolute()),
+        command=mask_arguments(["distprof", "launch", *argv]),
+        world_size=world.size,
+        config=asdict(capture),
+        versions=versions(),
+        join=shared or arguments.run_id is not None,
+    )
+    staged = None
+    if arguments.stage_dir is not None:
+        staged = stage(arguments.stage_dir, directory, manifest)
+        capture = replace(capture, run_dir=str(staged.path))
+    agent = NodeFile.create(directory, {} if job is None else job.facts())
+    return Place(directory, manifest, agent, staged, scheduled=is_scheduled(os.environ)), capture
+
+
+def _run_id(arguments: argparse.Namespace, job: SlurmJob | None, world: World, run_dir: Path) -> str | None:
+    """What all nodes and restarts of this launch call it; None: it is alone."""
+    if arguments.rdzv_id != "none":
+        return str(arguments.rdzv_id)
+    if job is not None:
+        return job.run_id(run_dir, alone=world.nodes == 1)
+    if world.nodes == 1:
+        return None
+    return arguments.rdzv_endpoint or f"{arguments.master_addr}:{arguments.master_port or 29500}"
 
 
 def _window_ranks(parser: Parser, arguments: argparse.Namespace, world: World) -> list[int] | None:
@@ -110,7 +170,24 @@ def _window_ranks(parser: Parser, arguments: argparse.Namespace, world: World) -
     return list(asked)
 
 
-def _report(directory: RunDirectory) -> None:
+def _report_once(place: Place, world: World) -> None:
+    """Make the report if this agent is the one of the job that does, when the ranks of the others have ended, too."""
+    node = place.agent.node
+    if world.nodes > 1 and node.attempt is None:
+        return  # no rendezvous took place, and torch has said why
+    if world.nodes > 1 and node.rank != 0:
+        seen = read_nodes(place.directory)
+        if not any(other.attempt == node.attempt and other.rank == 0 for other in seen):
+            path = place.directory.path
+            print(f"distprof: this host's recordings are in {path}: `distprof report` takes all hosts' directories")
+        return
+    if world.nodes > 1 and node.attempt is not None:
+        failed = node.ended is None or node.ended["error"] is not None
+        wait_for_nodes(place.directory, node.attempt, _PATIENCE_AFTER_FAILURE_S if failed else _PATIENCE_S)
+    report(place.directory)
+
+
+def report(directory: RunDirectory) -> None:
     """Make the report; that it fails or is interrupted never changes how the launch ends."""
     try:
         with _interruptible():

@@ -71,6 +71,18 @@ def _hand_on() -> None:
         spec.loader.exec_module(module)
 
 
+def _outlive_announcements() -> None:
+    # SLURM sends the signal before a time limit to every process of a step, and it ends those that do not handle it.
+    # The launcher hands the news on; a handler of the script's own takes the place of this.
+    import signal
+
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)
+
+
+if os.environ.get("DISTPROF_NOTICE"):
+    _outlive_announcements()
 if os.environ.get("DISTPROF_CONFIG"):
     sys.meta_path.insert(0, _WhenTorchIsImported())
 _hand_on()

@@ -41,10 +41,15 @@ class LaunchSpec:
         }
 
 
-def new_run_dir(script: str, time_stamp: str) -> Path:
-    """Make the folder where a run goes when the user does not say: `./distprof-runs/<time>-<script>`.
+def new_run_dir(script: str, name: str, *, shared: bool = False) -> Path:
+    """Make the folder where a run goes when the user does not say: `./distprof-runs/<name>-<script>`.
 
-    A second one of the same second gets a number, so that launches side by side have one each.
+    A second one of the same name gets a number, so that launches side by side have one each.
+
+    Args:
+        script: the training script.
+        name: the time, or the scheduler's name of the job.
+        shared: other nodes or attempts of the run use the same name for it, so that it may be there already.
 
     Raises:
         OSError: it cannot be made.
@@ -54,9 +59,9 @@ def new_run_dir(script: str, time_stamp: str) -> Path:
     parent.mkdir(exist_ok=True)
     number = 1
     while True:
-        path = parent / (f"{time_stamp}-{stem}" + (f"-{number}" if number > 1 else ""))
+        path = parent / (f"{name}-{stem}" + (f"-{number}" if number > 1 else ""))
         try:
-            path.mkdir()
+            path.mkdir(exist_ok=shared)
         except FileExistsError:
             number += 1
         else:

@@ -1,6 +1,9 @@
 """The run directory's layout. This is the only place that knows a path.
 
 <run>/run.json                                  manifest
+<run>/nodes/<host>-<pid>.json                   an agent of the launcher: which ranks it started, and how they ended
+<run>/submit/                                   batch script, logs and pickles of `distprof submit`
+<run>/attempt0/rendezvous.json                  which rendezvous it was
 <run>/attempt0/rank00003.json                   the rank's facts
 <run>/attempt0/rank00003.zones.jsonl            its zones, the whole run
 <run>/attempt0/rank00003.collectives.jsonl      its flight recorder, the whole run
@@ -90,6 +93,16 @@ class RunDirectory:
         return self.path / "run.json"
 
     @property
+    def nodes(self) -> Path:
+        """The folder of what the launcher's agents wrote, one file each."""
+        return self.path / "nodes"
+
+    @property
+    def submitted(self) -> Path:
+        """The folder of `distprof submit`'s batch script, logs and pickles."""
+        return self.path / "submit"
+
+    @property
     def report_json(self) -> Path:
         """The report as data."""
         return self.path / "report.json"
@@ -112,6 +125,10 @@ class RunDirectory:
     def attempt(self, number: int) -> Path:
         """The folder of one attempt."""
         return self.path / f"attempt{number}"
+
+    def rendezvous(self, number: int) -> Path:
+        """What identifies an attempt, on all hosts."""
+        return self.attempt(number) / "rendezvous.json"
 
     def attempts(self) -> list[int]:
         """Attempts that left a folder, ascending."""

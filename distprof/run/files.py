@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from typing import Any, BinaryIO
 
 # Facts and manifests are some kB long.
 _MOST_JSON = 16 << 20
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # file systems without hard links
 
 
 @contextmanager
@@ -23,19 +25,67 @@ def open_atomic(path: Path) -> Iterator[BinaryIO]:
         OSError: the disk is full or the folder cannot be written; it names `path`. The temporary file is
             removed, as after any other exception out of the block.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _beside(path)
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            inode = os.fstat(file.fileno()).st_ino
+        _replace(temporary, path, inode)
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)  # the name that the user knows
         raise
+
+
+def _beside(path: Path) -> Path:
+    """A name for what is to become `path`: processes of several hosts share a folder, and their numbers recur."""
+    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{os.urandom(3).hex()}.tmp")
+
+
+def _replace(temporary: Path, path: Path, inode: int) -> None:
+    """Rename. On NFS the answer may be lost, and asked again the server knows no such file: then it was renamed."""
+    try:
+        os.replace(temporary, path)
+    except FileNotFoundError:
+        if not (path.exists() and path.stat().st_ino == inode):
+            raise
+
+
+def create_json(path: Path, value: Any) -> bool:
+    """Write `value` as JSON to a file that is not there yet; of several who do so at once, on any host, one does.
+
+    Returns:
+        Whether it was this call that made the file. Whoever reads it finds it whole.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    temporary = _beside(path)
+    try:
+        with open(temporary, "xb") as file:
+            file.write(_encode(value, indent=1) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return os.stat(temporary).st_nlink == 2  # on NFS the first answer may have been lost
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            try:
+                os.close(os.open(path.with_name(f".{path.name}.taken"), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return False
+            os.replace(temporary, path)
+        return True
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 MASK = "***"
-_NAMES = re.compile(
+SECRET_NAMES = re.compile(
     r"(?i)(token(?!s|i)|secret|passw|pwd|api[-_]?key|credential|auth(?!or)|private[-_]?key|access[-_]?key)"
 )
-_VALUES = re.compile(
+SECRET_VALUES = re.compile(
     r"(?:gh[pousr]_|github_pat_|hf_|sk-|xox[abp]-|AKIA|ASIA|glpat-|ya29\.|eyJ[A-Za-z0-9_-]+\.)[A-Za-z0-9._-]{8,}"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password in an address
 )
@@ -31,7 +31,7 @@ def mask_arguments(arguments: Sequence[str]) -> list[str]:
             hide_next = False
             continue
         name, equals, _ = argument.partition("=")
-        names_secret = bool(_NAMES.search(name)) and (argument.startswith("-") or bool(equals))
+        names_secret = bool(SECRET_NAMES.search(name)) and (argument.startswith("-") or bool(equals))
         hide_next = names_secret and not equals
         masked.append(f"{name}={MASK}" if names_secret and equals else mask_text(argument))
     return masked
@@ -39,13 +39,13 @@ def mask_arguments(arguments: Sequence[str]) -> list[str]:
 
 def mask_text(text: str) -> str:
     """Text with everything replaced that has the shape of a known kind of secret."""
-    return _VALUES.sub(MASK, text)
+    return SECRET_VALUES.sub(MASK, text)
 
 
 def measured_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that explain a measurement, masked."""
     return {
-        name: MASK if _NAMES.search(name) else mask_text(value)
+        name: MASK if SECRET_NAMES.search(name) else mask_text(value)
         for name, value in sorted(environment.items())
         if _ENVIRONMENT.match(name)
     }

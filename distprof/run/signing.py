@@ -10,7 +10,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from distprof.run.files import open_regular
+from distprof.run.files import open_regular, write_atomic
 
 _BYTES = 32
 
@@ -23,6 +23,40 @@ def signature(data: bytes, key: bytes) -> bytes:
 def is_signed(data: bytes, by: bytes, key: bytes) -> bool:
     """Whether `by` is the signature of `data`."""
     return hmac.compare_digest(signature(data, key), by)
+
+
+def read_signed(path: Path, key: bytes) -> bytes | None:
+    """What `write_signed` wrote with this key; None where the file, or its folder, is not this user's own."""
+    try:
+        if not is_own_folder(path.parent):
+            return None
+        with open_regular(path) as file:
+            signed, _, text = file.read().partition(b"\n")
+    except OSError:
+        return None
+    return text if is_signed(text, signed, key) else None
+
+
+def write_signed(path: Path, text: bytes, key: bytes) -> None:
+    """Write a file with a signature in its first line, and make its folder if there is none.
+
+    Raises:
+        OSError: it cannot be written, or the folder's place is taken by something else.
+    """
+    path.parent.mkdir(exist_ok=True)
+    if not is_own_folder(path.parent):
+        raise NotADirectoryError(f"{path.parent} is not this user's own folder")
+    write_atomic(path, signature(text, key) + b"\n" + text)
+
+
+def is_own_folder(folder: Path) -> bool:
+    """Whether it is a folder, and not a link to one, that this user made.
+
+    Raises:
+        OSError: there is none.
+    """
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def users_key() -> bytes | None:

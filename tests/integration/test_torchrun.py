@@ -15,7 +15,7 @@ from tests.launches import ROOT, launch, torchrun
 pytestmark = pytest.mark.launch
 
 SCRIPTS = ROOT / "tests" / "scripts"
-OURS = {"DISTPROF_CONFIG", "PYTHONPATH", "TORCH_FR_BUFFER_SIZE"}
+OURS = {"DISTPROF_ATTEMPT", "DISTPROF_CONFIG", "PYTHONPATH", "TORCH_FR_BUFFER_SIZE"}
 
 
 def recorded(run_dir: Path) -> list[int]:

@@ -265,7 +265,11 @@ def test_env_takes_the_same_capture_options(tmp_path: Path, capsys: pytest.Captu
 
     of_launch, of_env = capture_options(launch.build_parser()), capture_options(env.build_parser())
     assert (
-        dict(itertools.filterfalse(lambda item: item[0] in {("--nproc",), ("--no-report",)}, of_launch.items()))
+        dict(
+            itertools.filterfalse(
+                lambda item: item[0] in {("--nproc",), ("--no-report",), ("--stage-dir",)}, of_launch.items()
+            )
+        )
         == of_env
     )
     assert "name ranks" in refusal(["--run-dir", str(tmp_path / "x"), "--window-ranks", "auto"], capsys, env.main)

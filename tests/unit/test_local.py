@@ -19,6 +19,7 @@ from distprof.run.config import CONFIG_VARIABLE, OWNER_VARIABLE, CaptureConfig
 from distprof.run.directory import RunDirectory
 from distprof.run.files import write_json
 from distprof.run.manifest import create_run, read_manifest
+from distprof.run.nodes import NodeFile, read_nodes
 
 IN_NO_STEP = "its process came to no training step: no loader, forward, backward or optimizer was called"
 
@@ -62,13 +63,16 @@ def ended(
     arguments = build_parser().parse_args(words)
     _, manifest = create_run(directory.path, run_id=None, command=[], world_size=None, config={}, versions={})
     spec = LaunchSpec(command=[], script="", capture=CaptureConfig(str(directory.path)))
+    place = local.Place(directory, manifest, NodeFile.create(directory, {}))
+    world = local.World.of(arguments)
     try:
-        local.launch(spec, arguments, local.World.of(arguments), directory, manifest)
+        local.launch(spec, arguments, world, place)
     except BaseException as raised:
         assert raised is error  # torchrun's own, whatever it is
-    noted = read_manifest(directory).ended
-    assert noted is not None
-    return noted
+    (node,) = read_nodes(directory)
+    assert node.ended is not None
+    assert read_manifest(directory).ended == (node.ended if world.nodes == 1 else None)
+    return node.ended
 
 
 def test_a_launch_that_went_well(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
