@@ -18,11 +18,24 @@ test: lint types layers $(PEERS) ## everything that must hold before a change la
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not soak and not timing"
 	$(BIN)/pytest -m "timing and not soak"
 
-# make soak SOAK=tests/scenarios/test_clocks.py runs one campaign of them.
-SOAK ?= tests
-soak: $(STAMP) ## hold the results against the truth in many worlds; what it finds stands in benchmarks/soak.txt
-	@echo "make soak SOAK=$(SOAK)" > benchmarks/soak.txt
-	$(BIN)/pytest $(SOAK) -m soak --quiet --no-header >> benchmarks/soak.txt; status=$$?; cat benchmarks/soak.txt; exit $$status
+# Campaigns, each of which leaves what it found in benchmarks/soak/CAMPAIGN.txt. `make soak CAMPAIGN=clocks` runs one.
+CAMPAIGNS := clocks planted pairs healthy busy real experiments sweeps
+soak_clocks := tests/scenarios/test_clocks.py
+soak_planted := tests/scenarios/test_straggler_truth.py -k "planted or more_work"
+soak_pairs := tests/scenarios/test_straggler_truth.py -k two_culprits
+soak_healthy := tests/scenarios/test_straggler_truth.py -k healthy_worlds
+soak_busy := tests/scenarios/test_straggler_truth.py -k busy_machine
+soak_real := tests/scenarios/test_healthy_runs.py
+soak_experiments := tests/integration/test_experiments.py
+soak_sweeps := tests/integration/test_sweep.py
+CAMPAIGN ?= $(CAMPAIGNS)
+soak: $(CAMPAIGN:%=soak-%) ## hold the results against the truth in many worlds; what it finds stands in benchmarks/soak/
+
+.PHONY: $(CAMPAIGNS:%=soak-%)
+$(CAMPAIGNS:%=soak-%): soak-%: $(STAMP)
+	@mkdir -p benchmarks/soak && echo 'make soak CAMPAIGN=$*' > benchmarks/soak/$*.txt
+	$(BIN)/pytest $(soak_$*) -m soak --quiet --no-header >> benchmarks/soak/$*.txt; \
+	status=$$?; cat benchmarks/soak/$*.txt; exit $$status
 
 lint: $(STAMP) ## style and format
 	$(BIN)/ruff check

@@ -38,6 +38,8 @@ CAUSES: Mapping[str, Cause] = {
 _WORK = ("forward", "backward", "device")
 _BY_WORK: tuple[Cause, ...] = (*_WORK, "data_loading", "zone")  # type: ignore[assignment]
 _EXPLAINED = 0.4  # of a delay by more elements: work that is not in proportion to them explains less than there is
+# Where a batch is at least twice as large, the rest is what a busy machine does, which interrupts long work more often.
+_TWICE_AS_LARGE, _EXPLAINED_THEN = 1.0, 0.2
 _MOST_SLOTS = 100_000  # of all steps: of more, one slot per step is made
 _SOME = 0.2  # of what is lost in the worst place, to be counted as well
 _HANDED_ON = 0.5  # of what a rank is late by is gone without the culprit's delay
@@ -107,7 +109,8 @@ def uneven_work(own: OwnTime, batches: pl.DataFrame, role: list[int], late: Late
     more = float(np.median(known, axis=0).max()) - 1
     work = own.of_kind(*(kind for kind, cause in CAUSES.items() if cause in {*_WORK, lost.cause}))
     usual = float(np.median(lower_median(work[peers].astype(np.float64))[late.counted]))
-    return more * usual > _EXPLAINED * float(np.median(lost.extra[late.counted]))
+    explained = _EXPLAINED_THEN if more >= _TWICE_AS_LARGE else _EXPLAINED
+    return more * usual > explained * float(np.median(lost.extra[late.counted]))
 
 
 def kept(own: OwnTime, role: list[int], late: Late, extra: Floats) -> Floats:

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from distprof.analyze.bandwidth import bandwidths
+from distprof.analyze.distributions import binomial_tail
 from distprof.analyze.gradients import gradient_overlap
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.parts import ENDLESS
@@ -181,9 +182,7 @@ def _missing_overlap(overlap: GradientOverlap | str) -> list[NotObserved]:
 def _more_than_chance(share: float, count: int, members: int) -> bool:
     """Whether a rank was the last in a clear majority of `count` reductions, and more often than ranks taking turns
     at random would make one of them."""
-    from scipy.special import bdtrc  # scipy.stats takes a second to import
-
-    by_chance = float(bdtrc(round(share * count) - 1, count, 1 / members))
+    by_chance = binomial_tail(round(share * count), count, 1 / members)
     return bool(share >= _CLEAR_MAJORITY and by_chance < _CHANCE)
 
 

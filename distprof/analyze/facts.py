@@ -44,6 +44,10 @@ def _never_opened(tables: Tables) -> list[NotObserved]:
             schedule = facts["schedule"]
             opens = schedule["wait"] + max(0, schedule["warmup"] - 1)
             text = f"the run had {facts['boundaries']} steps, and the schedule opens the first window after {opens}"
+            if told := facts.get("told"):
+                text = (
+                    f"the scheduler's {told['signal']} came at step {told['boundary']}; the first was due after {opens}"
+                )
             without.setdefault(f"the Kineto window never opened: {text}", []).append(rank)
     return [NotObserved("windows", ranks, reason) for reason, ranks in without.items()]
 
@@ -61,7 +65,7 @@ def _row(inputs: Inputs, rank: int) -> RankRow:
     ended = facts["status"] == "finished"
     exception = (facts.get("exit") or {}).get("exception")
     status: Literal["complete", "partial"] = "complete" if ended else "partial"
-    cut_off = None if ended else "it was cut off, or is still running: its last records may be missing"
+    cut_off = None if ended else _cut_off(tables, rank, facts.get("told"))
     return RankRow(
         rank=rank,
         host=facts["host"],
@@ -72,6 +76,15 @@ def _row(inputs: Inputs, rank: int) -> RankRow:
         requested=facts["requested"],
         observed=_observed(tables, rank, facts["device"]),
     )
+
+
+def _cut_off(tables: Tables, rank: int, told: dict[str, Any] | None) -> str:
+    steps = of_rank(tables.steps, rank)["step"]
+    where = f" at step {int(steps.max()) + 1}" if len(steps) else ""  # type: ignore[arg-type]
+    text = f"it was cut off{where}, or is still running: its last records may be missing"
+    if told is None:
+        return text
+    return f"{text}; at step {told['boundary']} the scheduler's {told['signal']} had told that the job would end"
 
 
 def _observed(tables: Tables, rank: int, device: str) -> list[str]:

@@ -91,8 +91,10 @@ def _draw(evidence: Evidence, delays: Floats, step: int, *, why: _Why, about: li
     found = 0
     for rank, (start, end) in spans.items():
         origin = first if aligned else int(start)
-        for lane in (_thread(evidence, rank, step, (int(start), int(end))), _collectives(evidence, rank, step)):
-            found += len(lane)
+        thread, pieces = _thread(evidence, rank, step, (int(start), int(end)))
+        collectives = _collectives(evidence, rank, step)
+        found += pieces + len(collectives)
+        for lane in (thread, collectives):
             longest = sorted(lane, key=lambda bar: bar.start - bar.end)[:MOST_BARS]
             bars += [
                 replace(bar, start=round((bar.start - origin) / MS, 4), end=round((bar.end - origin) / MS, 4))
@@ -126,8 +128,9 @@ def _ranks(evidence: Evidence, delays: Floats, step: int, about: list[int]) -> l
     return sorted(chosen)
 
 
-def _thread(evidence: Evidence, rank: int, step: int, span: tuple[int, int]) -> list[GanttBar]:
-    """What a rank did in a span of time: its training thread's innermost zone, or that it was blocked; in ns.
+def _thread(evidence: Evidence, rank: int, step: int, span: tuple[int, int]) -> tuple[list[GanttBar], int]:
+    """What a rank did in a span of time: its training thread's innermost zone, or that it was blocked; in ns. Of very
+    many pieces only the longest, and how many there are.
 
     On a device it computes while a kernel does, and is blocked while it communicates and computes nothing.
     """
@@ -142,7 +145,7 @@ def _thread(evidence: Evidence, rank: int, step: int, span: tuple[int, int]) -> 
     edges = np.concatenate(
         [zone_start, zone_end, blocked.ravel(), waiting.ravel(), computing.ravel(), np.array([start, end])]
     )
-    cuts = np.unique(np.clip(edges, start, end))
+    cuts = intervals.distinct(np.clip(edges, start, end))
     begin = cuts[:-1]
     told = [("wait", ""), ("transfer", ""), ("compute", ""), ("host", "")]
     if step not in evidence.bound:
@@ -153,13 +156,15 @@ def _thread(evidence: Evidence, rank: int, step: int, span: tuple[int, int]) -> 
     does = np.where(intervals.contains(blocked, begin), -3, does)
     does = np.where(intervals.contains(waiting, begin), -4, does)
     changes = np.flatnonzero(np.append(True, np.diff(does) != 0)[: len(does)])
-    until = np.append(begin[changes[1:]], end)
+    since, until = begin[changes], np.append(begin[changes[1:]], end)[: len(changes)]
+    longest = np.sort(np.argsort(since - until, kind="stable")[:MOST_BARS])
     names = [*zones.select("kind", "name").iter_rows(), *told]
     bars = []
-    for number, first, last in zip(does[changes].tolist(), begin[changes].tolist(), until.tolist(), strict=False):
+    chosen = (column[longest].tolist() for column in (does[changes], since, until))
+    for number, first, last in zip(*chosen, strict=True):
         kind, name = names[number]
         bars.append(GanttBar(rank=rank, lane="thread", kind=kind, name=name, start=first, end=last))
-    return bars
+    return bars, len(changes)
 
 
 def _collectives(evidence: Evidence, rank: int, step: int) -> list[GanttBar]:

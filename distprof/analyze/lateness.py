@@ -19,6 +19,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from distprof.analyze.distributions import student_quantile
+
 Floats = npt.NDArray[np.float64]
 
 SMALLEST_SHARE = 0.05  # of the step: below that nobody is named, however steady it is
@@ -40,6 +42,8 @@ class Lateness:
         noise_of_median: what a healthy rank's median delay may be by chance, or a share of the step if that is more.
         noise_of_a_step: the same of its delay in a single step.
         late: by more than that, shape (R, S). A step that takes all ranks longer may be noisier as much.
+        extra: how much longer than is usual for its role it took in each of P places, shape (R, S, P).
+        usual: what a step takes there, shape (R, P).
     """
 
     delays: Floats
@@ -47,6 +51,8 @@ class Lateness:
     noise_of_median: float
     noise_of_a_step: float
     late: npt.NDArray[np.bool_]
+    extra: Floats
+    usual: Floats
 
     @property
     def noise(self) -> float:
@@ -64,6 +70,7 @@ def lateness(times: Floats, roles: list[list[int]], step: float) -> Lateness:
     """
     total = times.sum(axis=2)
     delays, holds_up, longer = np.zeros(total.shape), np.zeros(len(total)), np.ones(total.shape)
+    extra, usual_there = np.zeros(times.shape), np.zeros((len(times), times.shape[2]))
     noise = of_a_step = SMALLEST_SHARE * step
     for members in roles:
         if len(members) > 1:
@@ -71,12 +78,16 @@ def lateness(times: Floats, roles: list[list[int]], step: float) -> Lateness:
             by_chance = max(_noise(total[members], excess, levels), SMALLEST_SHARE * step)
             in_a_step = max(_noise_of_a_step(total[members]), SMALLEST_SHARE * step)
             noise, of_a_step = max(noise, by_chance), max(of_a_step, in_a_step)
-            usual, own = excess - _usual(levels, times[members], by_chance), times[members]
-            delays[members] = np.maximum(usual, _in_other_places(own, in_a_step)) if len(members) > _TWO else usual
+            usual = excess - _usual(levels, times[members], by_chance)
+            extra[members] = _by_place(times[members])
+            usual_there[members] = lower_median(np.median(times[members], axis=1))
+            elsewhere = _in_other_places(extra[members], total[members], in_a_step)
+            delays[members] = np.maximum(usual, elsewhere) if len(members) > _TWO else usual
             holds_up[members] = levels - levels.min()
             common = lower_median(total[members])
             longer[members] = np.maximum(1.0, common / max(float(np.median(common)), 1.0))
-    return Lateness(delays, holds_up, noise, of_a_step, late=delays > of_a_step * longer)
+    late = delays > of_a_step * longer
+    return Lateness(delays, holds_up, noise, of_a_step, late=late, extra=extra, usual=usual_there)
 
 
 def against_usual(values: npt.NDArray[np.int64], roles: list[list[int]]) -> Floats:
@@ -124,17 +135,25 @@ def _usual(levels: Floats, times: Floats, noise: float) -> float:
     return usual
 
 
-def _in_other_places(times: Floats, noise: float) -> Floats:
+def _by_place(times: Floats) -> Floats:
+    """What each of a role's ranks took longer than is usual, in each step and place; shape (n, S, P)."""
+    extra = np.empty(times.shape)
+    for place in range(times.shape[2]):
+        excess, levels = _levels(times[:, :, place])
+        extra[:, :, place] = excess - lower_median(levels)
+    return extra
+
+
+def _in_other_places(extra: Floats, total: Floats, noise: float) -> Floats:
     """What each of a role's ranks lost in each step in places in which most others lost nothing, shape (n, S).
 
     It counts as far as some peer was faster by that much in the whole step.
+
+    Args:
+        extra: see `_by_place`.
+        total: own time of all places, shape (n, S).
     """
-    lost = np.zeros(times.shape[:2])
-    for place in range(times.shape[2]):
-        excess, levels = _levels(times[:, :, place])
-        extra = excess - lower_median(levels)
-        lost += np.where(np.abs(extra) > noise, extra, 0.0)
-    total = times.sum(axis=2)
+    lost = np.where(np.abs(extra) > noise, extra, 0.0).sum(axis=2)
     return np.where(lost > noise, np.minimum(lost, total - total.min(axis=0)), -np.inf)
 
 
@@ -144,21 +163,17 @@ def _noise(values: Floats, excess: Floats, levels: Floats) -> float:
     Three standard errors of the median difference between the noisiest rank and the usual one, by Student's
     distribution: a spread that was seen in few steps may be far too small. It is at least what all ranks show together.
     """
-    from scipy.special import stdtrit  # importing it takes longer than most reports
-
     usual = int(np.argmin(np.abs(np.median(excess, axis=1) - lower_median(levels))))
     differences = values - values[usual]
     middle = np.median(differences, axis=1, keepdims=True)
     deviation = 1.4826 * float(np.median(np.abs(differences - middle), axis=1).max())
     deviation = max(deviation, 2**0.5 * _spread(values))
     steps = values.shape[1]
-    return float(stdtrit(max(steps - 1, 1), _CONFIDENCE) * 1.2533 * deviation / np.sqrt(steps))
+    return float(student_quantile(max(steps - 1, 1), _CONFIDENCE) * 1.2533 * deviation / np.sqrt(steps))
 
 
 def _noise_of_a_step(values: Floats) -> float:
     """What a healthy rank's delay in one step may be, so that hardly any of all steps exceeds it."""
-    from scipy.special import stdtrit
-
     ranks, steps = values.shape
     spread = _spread(values)
     if ranks > _TWO and steps >= _ENOUGH:
@@ -167,7 +182,7 @@ def _noise_of_a_step(values: Floats) -> float:
         spread = min(spread, by_usual * (1 + _ENOUGH / (2 * steps)))
     # A delay is what a rank differs by from one other rank or, of more, from what is usual for them.
     freedom = max((ranks - 1) * (steps - 1), 1)
-    several = float(stdtrit(freedom, 1 - _CHANCE / values.size)) * (2**0.5 if ranks == _TWO else 1.25)
+    several = student_quantile(freedom, 1 - _CHANCE / values.size) * (2**0.5 if ranks == _TWO else 1.25)
     # Late steps make the spread seem larger, so those that clearly may be some are left out once.
     excess, levels = _levels(values)
     clear = excess - levels[:, None] > several * spread / 2

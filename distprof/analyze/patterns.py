@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import comb, exp, lgamma
 from typing import Literal
 
 import numpy as np
@@ -12,12 +13,20 @@ from distprof.analyze.lateness import MOST_STEPS, Lateness
 
 Pattern = Literal["persistent", "intermittent", "rotating"]
 Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+# What makes a rank late: one reason; something in one place, by different times; or whatever it may be.
+_Reason = Literal["one", "place", "any"]
 
 FEWEST_LATE = 3  # late steps: once or twice is an accident
-_MANY_LATE = 6  # late steps that are no accident, however they differ
-_OF_ONE_ORDER = 3.0  # times the smallest delay the largest may be where they are fewer
+_MANY_LATE = 6  # late steps; fewer must be alike
+_RANGE = 0.3  # of their median that delays which are alike may differ by, beside the noise
+_FEW_DIFFER = 0.0  # of them at either end may differ more
+_SAME_PLACE = 0.8  # of the late steps lost the most in one place, if one reason makes them
+_IN_PROPORTION = 0.5  # of what is lost elsewhere if everything takes longer by one factor
 _SMALLEST_COST = 0.01  # of all steps' time
-_CHANCE = 0.02  # that a rank which has as many accidents as its peers is late as often
+# That a rank which has accidents as its peers have them is late as often: if one reason seems to make them, and if not.
+_CHANCE = 0.03
+_CHANCE_FOR_MANY = 0.005
 _APART = 0.9  # of the late steps have one late rank where ranks take turns
 _ALIKE = 2.0  # times the smallest amount the largest may be where ranks take turns
 _EVEN = 0.8  # of the gaps between these are equal where they come at regular intervals
@@ -53,11 +62,15 @@ def late_ranks(found: Lateness, roles: list[list[int]], step: float) -> list[Lat
     for members in roles:
         if len(members) > 1:
             own, extra = late[members], np.where(late[members], delays[members], 0.0)
+            others = [place for place, rank in enumerate(members) if not persistent[rank]]
             if _take_turns(own, extra, step):
                 chosen, pattern = np.flatnonzero(own.any(axis=1)), "rotating"
             else:
                 at_times = np.median(np.where(own, 0.0, delays[members]), axis=1) < found.noise_of_a_step / 2
-                chosen, pattern = np.flatnonzero(_more_than_chance(own, extra, step) & at_times), "intermittent"
+                reasons = _reasons(own, extra, found.extra[members], found.usual[members], found.noise_of_a_step)
+                often = _more_than_chance(own, others, reasons)
+                costs = extra.sum(axis=1) > _SMALLEST_COST * step * own.shape[1]
+                chosen, pattern = np.flatnonzero(often & costs & at_times), "intermittent"
             rows += [Late(members[i], pattern, own[i], own[i]) for i in chosen]  # type: ignore[arg-type]
     return sorted(rows, key=lambda row: row.index)
 
@@ -67,25 +80,99 @@ def _in_most_steps(found: Lateness, median: float, in_a_step: float) -> Mask:
     return late & (np.median(found.delays, axis=1) > median) & (found.holds_up > median)
 
 
-def _more_than_chance(late: Mask, extra: npt.NDArray[np.float64], step: float) -> Mask:
-    """Which of a role's ranks are late so often that it costs something, and more often than accidents would explain
-    that happen to its peers as well."""
-    from scipy.special import bdtrc  # scipy.stats takes a second to import
+def _more_than_chance(late: Mask, others: list[int], reasons: list[_Reason]) -> Mask:
+    """Which of a role's ranks are late more often than accidents would explain that happen to its peers as well.
 
+    Args:
+        late: shape (n, S).
+        others: the places of those that are not late in most steps, which have accidents of their own.
+        reasons: what makes each of them late.
+    """
     count, steps = late.sum(axis=1), late.shape[1]
-    usual = int(np.sort(count)[(len(count) - 1) // 3])  # of three ranks two may be culprits
-    by_chance = bdtrc(count - 1, steps, min((usual + 0.5) / steps, 1.0))
-    costs = extra.sum(axis=1) > _SMALLEST_COST * step * steps
-    some = (count >= FEWEST_LATE) & (count < MOST_STEPS * steps) & ((count >= _MANY_LATE) | _alike(late, extra))
-    found: Mask = some & (by_chance < _CHANCE) & costs
+    found = np.zeros(len(late), dtype=np.bool_)
+    for rank in others:
+        peers = np.sort(count[[other for other in others if other != rank]])
+        if not len(peers):
+            continue  # nobody's accidents to hold its late steps against
+        reason = reasons[rank]
+        if FEWEST_LATE <= count[rank] < MOST_STEPS * steps and (reason == "one" or count[rank] >= _MANY_LATE):
+            # Another one may be late, too, unless that is known of one already.
+            innocent = peers if len(others) < len(late) else peers[: max(1, len(peers) - 1)]
+            # What lasts for some steps and is not one reason's is one accident.
+            together = 1.0 if reason == "one" else _together(late[rank])
+            if count[rank] < FEWEST_LATE * together:
+                continue
+            by_chance = _by_accident(
+                int(count[rank] / together),
+                round(steps / together),
+                float(innocent.sum()) / together,
+                len(innocent) * steps / together,
+            )
+            chance = _CHANCE_FOR_MANY if reason == "any" else _CHANCE
+            found[rank] = by_chance < chance / len(innocent)  # it could have happened to each of them
     return found
 
 
-def _alike(late: Mask, extra: npt.NDArray[np.float64]) -> Mask:
-    """Whose delays are all of one order, as one reason makes them; what the machine does to a rank differs widely."""
-    smallest = np.where(late, extra, np.inf).min(axis=1)
-    alike: Mask = extra.max(axis=1) <= _OF_ONE_ORDER * smallest
-    return alike
+def _together(late: Mask) -> float:
+    """How many late steps of a rank, shape (S,), come of one accident: what their number's variance is larger by than
+    that of as many which do not depend on each other."""
+    away = late - late.mean()
+    correlation = np.correlate(away, away, "full")[len(late) - 1 :] / np.dot(away, away)
+    # Of lags taken two by two the sums fall off to zero; beyond that they are chance.
+    pairs = correlation[: len(late) // 2 * 2].reshape(-1, 2).sum(axis=1)
+    positive = pairs[: int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)]
+    return max(1.0, 2.0 * float(positive.sum()) - 1.0)
+
+
+def _by_accident(count: int, steps: int, seen: float, among: float) -> float:
+    """How likely at least `count` accidents are in so many steps, if `seen` happened in `among` steps of others."""
+    happened, did_not = seen + 0.5, among - seen + 0.5
+
+    def log_beta(a: float, b: float) -> float:
+        return lgamma(a) + lgamma(b) - lgamma(a + b)
+
+    return sum(
+        comb(steps, x) * exp(log_beta(x + happened, steps - x + did_not) - log_beta(happened, did_not))
+        for x in range(count, steps + 1)
+    )
+
+
+def _reasons(late: Mask, delays: Floats, extra: Floats, usual: Floats, noise: float) -> list[_Reason]:
+    """What makes each of a role's ranks late.
+
+    One reason's delays are in one place and about as long. The machine meets a rank anywhere and for as long as others
+    want its core; while they do, all that the rank does takes longer in proportion.
+
+    Args:
+        late, delays: shape (n, S).
+        extra: see `Lateness`, shape (n, S, P).
+        usual: the same, shape (n, P).
+        noise: what a delay in one step may be by chance.
+    """
+    found: list[_Reason] = []
+    for rank in range(len(late)):
+        if not late[rank].any():
+            found.append("any")
+            continue
+        of_rank = delays[rank, late[rank]]
+        low, high = np.quantile(of_rank, [_FEW_DIFFER, 1 - _FEW_DIFFER])
+        alike = high - low <= _RANGE * np.median(of_rank) + noise
+        in_one = _in_one_place(extra[rank, late[rank]], usual[rank])
+        many = len(of_rank) >= _MANY_LATE
+        found.append("one" if in_one and alike else "place" if in_one and many else "any")
+    return found
+
+
+def _in_one_place(extra: Floats, usual: Floats) -> bool:
+    """Whether late steps lost the most in one place, shape (S, P), and elsewhere clearly less than what usually is done
+    there, shape (P,), would take longer by the same factor."""
+    places = np.bincount(extra.argmax(axis=1), minlength=extra.shape[1])
+    place = int(places.argmax())
+    if places[place] < _SAME_PLACE * len(extra):
+        return False
+    lost = extra.sum(axis=0)
+    in_proportion = lost[place] * (usual.sum() - usual[place]) / max(float(usual[place]), 1.0)
+    return bool(lost.sum() - lost[place] < _IN_PROPORTION * in_proportion)
 
 
 def _take_turns(late: Mask, extra: npt.NDArray[np.float64], step: float) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from distprof.analyze.distributions import line_of_positives
 from distprof.analyze.steady import MS
 from distprof.result import NotObserved, TransferModel
 
@@ -75,10 +76,8 @@ def _fit(group: int, calls: pl.DataFrame, at_once: int) -> TransferModel | str:
     size, took = sizes["bytes"].to_numpy(), sizes["took"].to_numpy()
     if size[-1] < _SPAN * size[0]:
         return f"its all-reduces span less than {_SPAN} times in size: latency and bandwidth cannot be told apart"
-    from scipy.optimize import nnls  # importing it takes longer than most reports
-
     # Both are times, hence not negative; relative errors count, since a small one's are small.
-    (latency, per_byte), _ = nnls(np.column_stack([np.ones(len(size)), size]) / took[:, None], np.ones(len(size)))
+    latency, per_byte = line_of_positives(size, took)
     if size[-1] * per_byte < _LEAST_GROWTH * latency or per_byte <= 0:
         return "its all-reduces take hardly longer the larger they are: only their latency shows"
     off = (

@@ -147,11 +147,12 @@ def bound_steps(tables: Tables, matched: pl.DataFrame) -> set[int]:
 def rank_waits(tables: Tables, matched: pl.DataFrame, rank: int) -> RankWaits:
     """Find where `rank` was blocked; `matched` is `match`'s."""
     mine = of_rank(matched, rank)
+    created = mine["created"].to_numpy()
     wait_zones = intervals.union(pairs(training_zones(tables, rank, "wait"), "start", "end"))
     backward = pairs(training_zones(tables, rank, "backward"), "start", "end")
     blocked = intervals.union(
-        wait_zones,
-        _ends_of_backward(backward, mine["created"].to_numpy(), wait_zones[:, 0]),
+        _since_created(wait_zones, created),
+        _ends_of_backward(backward, created, wait_zones[:, 0]),
         pairs(of_rank(in_forward(matched), rank), "arrived", "binds_until"),
     )
     return waits_in(mine, blocked)
@@ -172,6 +173,13 @@ def waits_for(matched: pl.DataFrame, waits: RankWaits, rank: int, other: int) ->
     """The part of the waits of `rank` in which `other` was the last that a collective needed."""
     needed = of_rank(matched, rank).filter((pl.col("last_rank") == other) & (pl.col("rank") != other))
     return intervals.intersect(waits.blocked, intervals.union(pairs(needed, "arrived", "binds_until")))
+
+
+def _since_created(wait_zones: Intervals, created: Times) -> Intervals:
+    """Zones in which a collective is created, as DDP's broadcast of buffers, wait from then on."""
+    inside = np.append(created, np.iinfo(np.int64).max)[np.searchsorted(created, wait_zones[:, 0])]
+    start = np.where(inside < wait_zones[:, 1], inside, wait_zones[:, 0])
+    return np.column_stack([start, wait_zones[:, 1]])
 
 
 def _ends_of_backward(backward: Intervals, created: Times, wait_starts: Times) -> Intervals:

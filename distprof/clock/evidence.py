@@ -14,12 +14,12 @@ import numpy.typing as npt
 import polars as pl
 
 from distprof.clock.hull import lower_hull
-from distprof.trace.kinds import SYMMETRIC
+from distprof.trace.kinds import FROM_ROOT, SYMMETRIC, TO_ROOT
 from distprof.trace.tables import Tables
 
 Times = npt.NDArray[np.int64]
 
-# The splits of an all-to-all are not recorded, nor are the roots of other collectives: these bind nobody.
+# The splits of an all-to-all are not recorded: it binds nobody. Nor do collectives whose root is not known.
 BINDING = tuple(kind for kind in SYMMETRIC if kind != "all_to_all")
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
 _SYNCHRONISATIONS = r"^(?:cuda|hip)DeviceSynchronize$"
@@ -107,7 +107,7 @@ def gather(tables: Tables) -> Evidence:
         afters.append(numbered.select("meeting", clock="receiver", time=pl.col("received") + rounded))
         number += len(messages)
     before, after = _moments(befores), _moments(afters)
-    ends = read.drop_nulls("end").select("meeting", "rank", "clock", time="end")
+    ends = read.filter(pl.col("symmetric")).drop_nulls("end").select("meeting", "rank", "clock", time="end")
     return Evidence(
         dials=dials,
         spans=_spans(tables, clocks, [before, after, ends]),
@@ -131,17 +131,26 @@ def with_device(tables: Tables) -> pl.DataFrame:
 
 
 def _calls(tables: Tables) -> pl.DataFrame:
-    """Symmetric collectives that ended on somebody: `meeting`, `rank`, `device` (whether its times are the device's),
-    `start`, `end` (null where it was not seen) and `binds` (whether causality holds between its members)."""
-    symmetric = with_device(tables).filter(pl.col("kind").is_in(SYMMETRIC))
-    numbers = symmetric.select(_ONE).unique(maintain_order=True).with_row_index("meeting")
-    calls = symmetric.join(numbers, on=_ONE, maintain_order="left").select(
+    """Collectives that ended on somebody, symmetric ones and those with a known root: `meeting`, `rank`, `device`
+    (whether its times are the device's), `start`, `end` (null where it was not seen), `symmetric`, `begins` (whether
+    all ends that are bound came after this start) and `ends` (whether this end is bound)."""
+    root = pl.col("root")
+    rooted = pl.col("kind").is_in([*FROM_ROOT, *TO_ROOT])
+    calls = with_device(tables).filter(pl.col("kind").is_in(SYMMETRIC) | rooted)
+    # Members that tell different roots tell none.
+    known = pl.when(root.drop_nulls().n_unique().over(_ONE) == 1).then(root.drop_nulls().first().over(_ONE))
+    calls = calls.with_columns(root=known).filter(~rooted | root.is_not_null())
+    numbers = calls.select(_ONE).unique(maintain_order=True).with_row_index("meeting")
+    is_root = (root == pl.col("rank")).fill_null(value=False)
+    calls = calls.join(numbers, on=_ONE, maintain_order="left").select(
         pl.col("meeting").cast(pl.Int64),
         "rank",
         "device",
         start=pl.coalesce("started", "created"),
         end="ended",
-        binding=pl.col("kind").is_in(BINDING),
+        symmetric=pl.col("kind").is_in(SYMMETRIC),
+        begins=pl.col("kind").is_in([*BINDING, *TO_ROOT]) | is_root,
+        ends=pl.col("kind").is_in([*BINDING, *FROM_ROOT]) | is_root,
         # Nothing to send may mean that nobody is waited for.
         full=(pl.col("bytes").fill_null(1) > 0) | (pl.col("kind") == "barrier"),
     )
@@ -151,30 +160,35 @@ def _calls(tables: Tables) -> pl.DataFrame:
             pl.len().alias("calls"),
             pl.col("rank").n_unique().alias("ranks"),
             pl.col("end").is_not_null().any().alias("ended"),
-            binds=(pl.col("binding") & pl.col("full")).all(),
+            full=pl.col("full").all(),
         )
         # Coalesced collectives may share a number, and are not told apart.
         .filter("ended", pl.col("ranks") > 1, pl.col("calls") == pl.col("ranks"))
-        .select("meeting", "binds")
+        .select("meeting", all_full="full")
     )
     over = pl.col("end").is_null() | (pl.col("end") >= pl.col("start"))
-    return calls.join(useful, on="meeting", maintain_order="left").filter(over).drop("binding", "full")
+    told = calls.join(useful, on="meeting", maintain_order="left").filter(over)
+    return told.with_columns(pl.col("begins", "ends") & pl.col("all_full")).drop("full", "all_full")
 
 
 def _at_collectives(calls: pl.DataFrame) -> pl.DataFrame:
-    """For each collective that binds, and each clock: `first`, before which it was not over anywhere, and `last`, after
-    which it had begun everywhere; null where the clock does not tell."""
+    """For each collective that binds, and each clock: `first`, before which it was not over on those whose ends are
+    bound, and `last`, after which it had begun on those who bind them; null where the clock does not tell."""
     of_clock = (
-        calls.filter("binds")
+        calls.filter(pl.col("begins") | pl.col("ends"))
         .group_by("meeting", "clock")
-        .agg(first=pl.col("start").max(), last=pl.col("end").min())
+        .agg(first=pl.col("start").filter("begins").max(), last=pl.col("end").filter("ends").min())
         # A clock that contradicts itself tells nothing.
-        .filter(pl.col("last").is_null() | (pl.col("first") <= pl.col("last")))
+        .filter(pl.col("first").is_null() | pl.col("last").is_null() | (pl.col("first") <= pl.col("last")))
     )
     several = (
         of_clock.group_by("meeting")
-        .agg(pl.len().alias("clocks"), pl.col("last").is_not_null().any().alias("ended"))
-        .filter("ended", pl.col("clocks") > 1)
+        .agg(
+            pl.len().alias("clocks"),
+            begun=pl.col("first").is_not_null().any(),
+            ended=pl.col("last").is_not_null().any(),
+        )
+        .filter("begun", "ended", pl.col("clocks") > 1)
     )
     return of_clock.join(several.select("meeting"), on="meeting", how="semi")
 
@@ -194,7 +208,7 @@ def _hosts(tables: Tables, calls: pl.DataFrame) -> tuple[list[tuple[int, ...]], 
         {rank: place for place, ranks in enumerate(groups) for rank in ranks}, default=None, return_dtype=pl.Int64
     )
     apart = (
-        calls.filter(pl.col("binds") & ~pl.col("device"))
+        calls.filter(pl.col("symmetric") & pl.col("begins") & ~pl.col("device"))
         .with_columns(host=number)
         .filter(pl.col("host").is_in([place for place, ranks in enumerate(groups) if len(ranks) > 1]))
         .group_by("meeting", "host")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import distprof
 from distprof.pipeline import build
-from distprof.result import Result
-from tests.launches import EXAMPLES, Launched, launch
+from distprof.result import Result, Stragglers
+from distprof.trace.loaded import Run
+from tests.launches import EXAMPLES, ROOT, Launched, launch
+
+SCRIPTS = ROOT / "tests" / "scripts"
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,6 @@ def slow_backward(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
 
 
 @pytest.fixture(scope="session")
-def healthy_backward(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
-    return _run(tmp_path_factory, "healthy_backward", "--nproc", "4", str(EXAMPLES / "slow_backward.py"), "--healthy")
-
-
-@pytest.fixture(scope="session")
 def uneven_batches(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
     return _run(tmp_path_factory, "uneven_batches", "--nproc", "4", str(EXAMPLES / "uneven_batches.py"))
 
@@ -65,19 +66,61 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
     return _run(tmp_path_factory, "healthy", "--nproc", "2", str(EXAMPLES / "healthy.py"))
 
 
+@dataclass(frozen=True)
+class Phased:
+    """A run in whose phases different ranks were slow.
+
+    Attributes:
+        phases: by name, as the script says them: `plants`, and how many `steps`.
+        steps: by name, the first step that is judged and the first one that is not. A delay at the end of one phase
+            shows in the first step of the next.
+        slept: rank -> step -> ms that its plants really slept.
+    """
+
+    run: Run
+    phases: dict[str, Any]
+    steps: dict[str, tuple[int, int]]
+    slept: dict[int, dict[int, float]]
+
+    def judged(self, phase: str) -> Stragglers:
+        """Who is late in a phase."""
+        return build(self.run, self.steps[phase]).stragglers
+
+
 @pytest.fixture(scope="session")
-def straggler_case(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> dict[str, Scenario]:
-    """`train_straggler`: rank 1 slow, rank 0 slow, nobody slow."""
-    script = str(shared / "cases" / "train_straggler" / "train.py")
+def phased(tmp_path_factory: pytest.TempPathFactory) -> Phased:
+    run_dir = tmp_path_factory.mktemp("phases") / "run"
+    launched = launch(run_dir, "--standalone", "--nproc", "3", "--no-window", str(SCRIPTS / "phases.py"))
+    assert launched.returncode == 0, launched.stderr
+    rows: list[dict[str, Any]] = launched.printed()
+    phases = {phase["name"]: phase for row in rows for phase in row.get("phases", ())}
+    ends = dict(zip(phases, itertools.accumulate(phase["steps"] for phase in phases.values()), strict=True))
+    return Phased(
+        run=distprof.load(run_dir),
+        phases=phases,
+        steps={name: (end - phases[name]["steps"] + 1, end) for name, end in ends.items()},
+        slept={row["rank"]: {int(step): ms for step, ms in row["slept"].items()} for row in rows if "slept" in row},
+    )
+
+
+@pytest.fixture(scope="session")
+def straggler_case(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> dict[str, Result]:
+    """`train_straggler` three times in one launch: rank 1 slow, rank 0 slow, nobody slow."""
     settings = {
         "rank 1": {"SLOW_RANK": "1", "SLEEP_MS": "40"},
         "rank 0": {"SLOW_RANK": "0", "SLEEP_MS": "40"},
         "healthy": {"SLEEP_MS": "0"},
     }
-    return {
-        name: _run(tmp_path_factory, "straggler", "--nproc", "2", script, env={"STEPS": "24", **env})
-        for name, env in settings.items()
-    }
+    steps = 16
+    run_dir = tmp_path_factory.mktemp("straggler") / "run"
+    script = [str(SCRIPTS / "marked.py"), str(shared / "cases" / "train_straggler" / "train.py")]
+    each = [json.dumps(setting) for setting in settings.values()]
+    ours = ["--standalone", "--nproc", "2", "--no-window"]
+    launched = launch(run_dir, *ours, *script, *each, env={"STEPS": str(steps)})
+    assert launched.returncode == 0, launched.stderr
+    run = distprof.load(run_dir)
+    # The first step of each setting builds a model.
+    return {name: build(run, (place * steps + 1, (place + 1) * steps)) for place, name in enumerate(settings)}
 
 
 @pytest.fixture(scope="session")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from distprof.result import Result
 from tests.scenarios.conftest import Scenario
 
-pytestmark = pytest.mark.launch
+pytestmark = [pytest.mark.launch, pytest.mark.timing]
 
 SAMPLES_MS = 8 * 3.0  # what one batch of the slow dataset sleeps at least
 
 
 @pytest.mark.parametrize(("planted", "rank"), [("rank 1", 1), ("rank 0", 0)])
-def test_the_slow_rank_is_named_and_flips(straggler_case: dict[str, Scenario], planted: str, rank: int) -> None:
-    result = straggler_case[planted].result
+def test_the_slow_rank_is_named_and_flips(straggler_case: dict[str, Result], planted: str, rank: int) -> None:
+    result = straggler_case[planted]
     (row,) = result.stragglers.ranks
     assert (row.rank, row.cause) == (rank, "forward")
     assert row.delay == pytest.approx(40, rel=0.2)
@@ -25,8 +26,8 @@ def test_the_slow_rank_is_named_and_flips(straggler_case: dict[str, Scenario], p
     assert medians[0] == pytest.approx(medians[1], rel=0.1)
 
 
-def test_nobody_is_named_where_nobody_sleeps(straggler_case: dict[str, Scenario]) -> None:
-    assert straggler_case["healthy"].result.stragglers.verdict == "none"
+def test_nobody_is_named_where_nobody_sleeps(straggler_case: dict[str, Result]) -> None:
+    assert straggler_case["healthy"].stragglers.verdict == "none"
 
 
 def test_data_stall_without_workers(data_stall_case: dict[str, Scenario]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.scenarios.conftest import Scenario
 
-pytestmark = pytest.mark.launch
+pytestmark = [pytest.mark.launch, pytest.mark.timing]
 
 
 def slept(scenario: Scenario, rank: int) -> float:
@@ -72,7 +72,7 @@ def test_small_buckets_are_told_and_nobody_is_named(small_buckets: Scenario) -> 
     assert len(result.communication.buckets) > 30
 
 
-@pytest.mark.parametrize("twin", ["healthy_loader", "healthy_backward", "healthy"])
+@pytest.mark.parametrize("twin", ["healthy_loader", "healthy"])
 def test_healthy_twins_name_nobody(twin: str, request: pytest.FixtureRequest) -> None:
     scenario: Scenario = request.getfixturevalue(twin)
     assert scenario.result.stragglers.verdict == "none", scenario.result.stragglers
@@ -80,7 +80,7 @@ def test_healthy_twins_name_nobody(twin: str, request: pytest.FixtureRequest) ->
     assert [finding.id for finding in scenario.result.findings if finding.id.startswith("straggler")] == []
 
 
-@pytest.mark.parametrize("name", ["slow_loader", "healthy_loader", "slow_backward", "healthy_backward"])
+@pytest.mark.parametrize("name", ["slow_loader", "healthy_loader", "slow_backward"])
 def test_parts_of_the_step_add_up_to_it(name: str, request: pytest.FixtureRequest) -> None:
     scenario: Scenario = request.getfixturevalue(name)
     assert len(scenario.result.breakdown) == 4

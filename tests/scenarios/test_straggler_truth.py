@@ -18,7 +18,7 @@ from distprof.analyze.stragglers import stragglers
 from distprof.result import Straggler, Stragglers
 from distprof.trace.tables import Tables
 from tests.unit.tables import inputs
-from tests.worlds import Compute, Delay, Segment, World, Zone, ddp_step, forward, simulate
+from tests.worlds import Compute, Delay, Segment, World, Zone, ddp_step, forward, on_a_busy_machine, simulate
 
 STEPS = 17
 STEP_MS = 35.0  # what a step takes, give or take a millisecond
@@ -112,7 +112,8 @@ def test_more_work_is_told_from_slower_work(case: tuple[tuple[int, int], float, 
 @dataclass(frozen=True)
 class Pair:
     """Two culprits in a world of three ranks or more: of two ranks only the later one can be seen. Of three they are
-    late for different reasons: what two of three do is usual."""
+    late for different reasons: what two of three do is usual. And the third alone tells how often accidents happen, so
+    that it takes four late steps, in which the other one is not late, to tell them from these."""
 
     seed: int
 
@@ -127,7 +128,9 @@ class Pair:
                 rank=rank,
                 kind=kind,
                 ms=draw.choice(SHARES) * STEP_MS,
-                steps="all" if draw.random() < 0.5 else sorted(draw.sample(range(1, STEPS - 1), draw.choice([3, 5]))),
+                steps="all"
+                if draw.random() < 0.5
+                else sorted(draw.sample(range(1, STEPS - 1), draw.choice([5 if size == 3 else 3, 5]))),
                 bucket=draw.randrange(3),
             )
             for rank, kind in zip(draw.sample(range(size), 2), chosen, strict=True)
@@ -147,7 +150,9 @@ def test_two_culprits_are_not_credited_with_the_same_saving(pair: Pair) -> None:
     for planted in world.delays:
         others = [delay for delay in world.delays if delay is not planted]
         noise = found.noise if planted.steps == "all" else found.noise_of_a_step
-        if planted.ms <= 1.05 * noise:
+        # Of three ranks one step that the noise hides may be one too many of a few.
+        margin = 1.3 if world.ranks == 3 and planted.steps != "all" else 1.05
+        if planted.ms <= margin * noise:
             rows.pop(planted.rank, None)
         else:
             saves = step_ms(of) - step_ms(simulate(replace(world, delays=others)))
@@ -184,11 +189,45 @@ def healthy(seed: int) -> World:
     )
 
 
+def busy(seed: int) -> World:
+    draw = random.Random(seed)
+    return replace(
+        healthy(seed),
+        ranks=draw.choice([2, 3, 4, 4, 8]),
+        steps=draw.choice([12, 25, 40]),
+        buckets=(2_000_000, 4_000_000, 1_000_000),
+        micro_steps=1,
+        jitter=draw.choice([0.05, 0.15]),
+        accidents=draw.choice([0.02, 0.05, 0.1]),
+        script=on_a_busy_machine,
+    )
+
+
+def busy_for_some_steps(seed: int) -> World:
+    """Another program shares a rank's core for three steps on average, and in some worlds there are accidents, too."""
+    draw = random.Random(seed)
+    return replace(
+        busy(seed), accidents=draw.choice([0.0, 0.02]), bursts=draw.choice([0.02, 0.04, 0.08]), steps=draw.choice([25, 40])
+    )
+
+
 @pytest.mark.parametrize("seeds", [range(200), pytest.param(range(200, 2000), marks=pytest.mark.soak)])
-def test_nobody_is_named_in_healthy_worlds(seeds: range) -> None:
+def test_nobody_is_named_in_healthy_worlds(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
     found = {seed: judge(simulate(healthy(seed))) for seed in seeds}
     named = {seed: section for seed, section in found.items() if section.verdict == "straggler"}
-    assert len(named) <= len(seeds) // 500, named
     undecided = [section.why for section in found.values() if section.verdict == "undecided"]
+    with capsys.disabled():
+        print(f"\nhealthy: worlds {len(seeds)}, named {len(named)}, undecided {len(undecided)}")
+    assert len(named) <= len(seeds) // 1000, named
     assert len(undecided) <= 0.03 * len(seeds), "they shake so much that a few steps tell nothing"
     assert all("steps" in why for why in undecided)
+
+
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 1000), marks=pytest.mark.soak)])
+def test_hardly_anybody_is_named_for_what_a_busy_machine_does(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
+    """A few accidents on one rank alone may look like one reason by chance."""
+    named = {seed: judge(simulate(busy(seed))).ranks for seed in seeds}
+    wrong = {seed: rows for seed, rows in named.items() if rows}
+    with capsys.disabled():
+        print(f"\nbusy machine: worlds {len(seeds)}, named {len(wrong)}")
+    assert len(wrong) <= 0.02 * len(seeds), wrong

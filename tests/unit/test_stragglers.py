@@ -235,6 +235,15 @@ def test_more_elements_in_a_batch_are_a_cause_of_their_own(elements: int, cause:
     assert (row.rank, row.cause, row.zone, row.delay) == (3, cause, "backward", 20)
 
 
+@pytest.mark.parametrize(("elements", "cause"), [(1500, "backward"), (3000, "uneven_work"), (2000, "backward")])
+def test_long_work_may_take_longer_than_in_proportion(elements: int, cause: str) -> None:
+    """Three times as many explain 60 of 240 ms: a busy machine interrupts long work more often."""
+    of = job(always({3: {"backward": 180, "forward": 60}}))
+    rows = [(rank, step, step, elements if rank == 3 else 1000, step) for rank in range(4) for step in range(10)]
+    row = only(replace(of, batches=pl.DataFrame(rows, schema=BATCHES, orient="row")))
+    assert (row.rank, row.cause, row.delay) == (3, cause, 240)
+
+
 def test_a_delay_that_work_does_not_explain_keeps_its_cause() -> None:
     of = job(always({3: {"gc": 20}}))
     rows = [(rank, step, step, 1500 if rank == 3 else 1000, step) for rank in range(4) for step in range(10)]
@@ -245,7 +254,7 @@ def test_ranks_of_another_role_are_no_peers() -> None:
     """Ranks 2 and 3 gather among themselves, and their forward takes 60 ms longer: they do other work."""
     of = job(always({2: {"forward": 60}, 3: {"forward": 60}}), groups=[range(4), (2, 3)])
     gathers = [
-        (rank, 1, step, "all_gather", 8, "Float", step, None, None, step, None, None, None)
+        (rank, 1, step, "all_gather", 8, "Float", step, None, None, step, None, None, None, None)
         for rank in (2, 3)
         for step in range(1, 10)
     ]

@@ -7,6 +7,7 @@
 Describing is `world`, playing is `play`; `recorded` and `files` turn what happened into tables and into files.
 """
 
+from tests.worlds.busy import on_a_busy_machine
 from tests.worlds.files import write
 from tests.worlds.recorded import simulate
 from tests.worlds.world import (
@@ -40,6 +41,7 @@ __all__ = [
     "data_loading",
     "ddp_step",
     "forward",
+    "on_a_busy_machine",
     "optimizer",
     "simulate",
     "write",

@@ -136,8 +136,8 @@ class Group:
                 self._first_open += 1
 
     def _end(self, rank: int, works: dict[int, Work], place: int) -> int | None:
-        """The end on a rank: after everybody's start, or in a broadcast after that of those in its part of the tree."""
-        needed = self._in_tree(rank) if works[rank].what.kind == "broadcast" else self.members
+        """The end on a rank: a transfer after the start of those that it needs."""
+        needed = self._needed(rank, works[rank].what)
         starts = [works[other].started for other in needed if other in works]
         if len(starts) < len(needed) or None in starts:
             return None
@@ -145,15 +145,26 @@ class Group:
         apart = round(self._jitter.expovariate(1) * mean * MS) if mean else 0
         return max(start for start in starts if start is not None) + self._transfers[place] + apart
 
-    def _in_tree(self, rank: int) -> list[int]:
-        """A rank, those through whom a broadcast comes down to it from the first member, and those it sends to."""
+    def _needed(self, rank: int, what: Collective) -> list[int]:
+        """Whose starts the end on a rank comes after."""
+        root = what.root or 0
+        if what.kind == "broadcast":
+            return self._in_tree(rank, root)
+        if what.kind == "scatter":
+            return [rank, self.members[root]]
+        if what.kind in ("reduce", "gather") and self.members[root] != rank:
+            return [rank]
+        return self.members
+
+    def _in_tree(self, rank: int, root: int) -> list[int]:
+        """A rank, those through whom a broadcast comes down to it from the root, and those it sends to."""
         powers = [1 << bit for bit in range(len(self.members).bit_length())]
-        place = self.members.index(rank)
+        place = (self.members.index(rank) - root) % len(self.members)
         places = [place, *(place + power for power in powers if place < power < len(self.members) - place)]
         while place:
             place -= max(power for power in powers if power <= place)
             places.append(place)
-        return [self.members[place] for place in places]
+        return [self.members[(place + root) % len(self.members)] for place in places]
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import polars as pl
 
 from distprof.result import Group
 from distprof.trace.tables import BATCHES, COLLECTIVES, EVENTS, PROBES, STEPS, WINDOWS, ZONES, Tables
-from tests.worlds.play import BEGIN, MS, Played, Rank, play
+from tests.worlds.play import BEGIN, MS, Played, Rank, Work, play
 from tests.worlds.world import MODEL, World
 
 
@@ -149,6 +149,7 @@ def facts_of(world: World, rank: Rank) -> dict[str, Any]:
         "started_unix_ns": local(world, rank, rank.begin),
         "ended_unix_ns": local(world, rank, rank.end),
         "exit": {"reason": "ok", "exception": None},
+        "told": None,
         "requested": ["cpu"] if world.windows else [],
         "settings": None,
         "checksums": {},
@@ -270,9 +271,16 @@ def _collectives(world: World, ranks: list[Rank], ids: dict[str, int]) -> list[t
                     work.zone,
                     work.what.model,
                     work.what.bucket,
+                    _root(world, work),
                 )
             )
     return rows
+
+
+def _root(world: World, work: Work) -> int | None:
+    of_ddp = work.what.kind == "broadcast" and work.zone == "wait"
+    place = 0 if work.what.root is None and of_ddp else work.what.root
+    return None if place is None else world.members(work.what.group)[place]
 
 
 def _events(world: World, ranks: list[Rank]) -> list[tuple[Any, ...]]:

@@ -44,6 +44,8 @@ class Collective:
         waits: `later`: goes on, and a following `Await` blocks for it; `inside`: blocks at once without a zone, as C++
             does; `zone`: blocks at once in a `wait` zone, as Python's `Work.wait` does.
         model, bucket: it is this DDP bucket.
+        root: a place among the group's members, which the recording tells; None: the first, and only of the
+            buffers that forward broadcasts is that known.
     """
 
     kind: str = "all_reduce"
@@ -54,6 +56,7 @@ class Collective:
     waits: Literal["later", "inside", "zone"] = "zone"
     model: str | None = None
     bucket: int | None = None
+    root: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,8 @@ class World:
         latency, bytes_per_ms: of every collective.
         ends_apart: ms by which a collective's ends lie apart: the mean by which each is later than it could be.
         missing: ranks that take part and leave no recordings.
+        accidents: how likely one is on a rank in a step, for scripts that have them.
+        bursts: of them, per rank and step, in which another program shares the rank's core; for the same scripts.
         elements: of a rank's batch in a step, of which each sample has 100; None: the loaders tell nothing.
     """
 
@@ -216,6 +221,8 @@ class World:
     bytes_per_ms: int = 1_000_000
     ends_apart: float = 0.0
     missing: Collection[int] = ()
+    accidents: float = 0.0
+    bursts: float = 0.0
     elements: Callable[[int, int], int] | None = None
     script: Callable[[World, int, int], Sequence[Segment]] = field(default_factory=lambda: ddp_step)
 
@@ -254,7 +261,7 @@ def forward(world: World, step: int) -> Zone:
     """DDP's forward; in step 1 it tells the ranks of the rebuilt buckets."""
     body: list[Segment] = [Compute(world.forward)]
     if world.broadcast_buffers:
-        body.insert(0, Collective("broadcast", bytes=1024, waits="inside"))
+        body.insert(0, Zone("wait", "broadcast of buffers", (Collective("broadcast", bytes=1024, waits="inside"),)))
     if world.first_buckets is not None and step == 1:
         body = [Collective("broadcast", bytes=64, dtype="Int", waits="inside") for _ in range(2)] + body
     return Zone("forward", MODEL, tuple(body))
