@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from distprof.cli.parser import Parser, load_recordings, output_file, step_range
+from distprof.cli.progress import ReadingBar
 from distprof.pipeline import build
 from distprof.report import words
 from distprof.report.selection import PARTS, NothingSelectedError, Selection
@@ -26,7 +27,7 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="distprof merge",
         description="Write the timeline of all ranks on one clock, to be opened at https://ui.perfetto.dev or with "
-        "`distprof view`.",
+        "`distprof view`. A rank has lanes of its own in each attempt of the run.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,7 +54,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         type=step_range,
         default=(None, None),
         metavar="A:B",
-        help="Only what touches the steps from A to before B; either may be left out. Default: all.",
+        help="Only what touches the steps from A to before B, in the attempt that is reported; either may be left out. "
+        "Default: all.",
     )
     parser.add_argument(
         "--only",
@@ -81,7 +83,9 @@ def main(argv: list[str]) -> int:
         parser.error(f"{output} exists: give another name, or --force to overwrite it")
     try:
         run = load_recordings(arguments)
-        write_timeline(run, build(run), output, selected(arguments))
+        result = build(run)
+        with ReadingBar("writing") as progress:
+            write_timeline(run, result, output, selected(arguments), progress)
     except (RunDirectoryError, NothingSelectedError) as error:
         parser.error(str(error))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A bar that shows how far reading is: on a terminal, and only where one would wonder."""
+"""A bar that shows how far reading, or writing, is: on a terminal, and only where one would wonder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ class ReadingBar:
     """A `trace.workers.Progress`. It appears when reading has taken a second and will take another one, on standard
     error, and is gone when the block ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "reading") -> None:
+        """Begin.
+
+        Args:
+            what: takes so long.
+        """
+        self._what = what
         self._begin = time.monotonic()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -36,7 +42,7 @@ class ReadingBar:
             if not sys.stderr.isatty() or taken < _PATIENCE_S or taken * (total - done) < _PATIENCE_S * done:
                 return
             self._bar = _bar()
-            self._task = self._bar.add_task("reading", total=total)
+            self._task = self._bar.add_task(self._what, total=total)
             self._bar.start()
         if self._task is not None:
             self._bar.update(self._task, completed=done)

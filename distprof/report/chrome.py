@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 
-from distprof.report.drawing import Colour, Lane
-from distprof.report.window_events import SLICE, Batch
+from distprof.report.drawing import Lane, Slice
+from distprof.report.window_events import Batch
 
 # Chrome's names of colours, so that waiting and transfer stay apart also where names do not fit.
 _COLOURS = {"wait": "thread_state_iowait", "transfer": "thread_state_running"}
@@ -42,20 +43,9 @@ class ChromeWriter:
         self._metadata("thread_name", lane.process, lane.number, {"name": name})
         self._metadata("thread_sort_index", lane.process, lane.number, {"sort_index": order})
 
-    def slice(
-        self,
-        lane: Lane,
-        name: str,
-        category: str,
-        *,
-        start: int,
-        end: int,
-        args: Mapping[str, Any],
-        colour: Colour | None = None,
-        leaving: Sequence[int] = (),
-        arriving: Sequence[int] = (),
-    ) -> None:
+    def slice(self, drawn: Slice) -> None:
         """See `Writer`."""
+        lane, name, category, start, end, args, colour, leaving, arriving = drawn
         event = {"ph": "X", "name": name, "cat": category, **_place(lane, start), "dur": (end - start) / 1e3}
         if colour:
             event["cname"] = _COLOURS[colour]
@@ -78,13 +68,15 @@ class ChromeWriter:
 
     def recorded(self, batch: Batch) -> None:
         """See `Writer`."""
-        events = batch.events
-        starts, lengths = (batch.start / 1e3).tolist(), (batch.length / 1e3).tolist()
-        for event, lane, start, length in zip(events, batch.lanes, starts, lengths, strict=True):
-            event.pid = batch.process
+        events, process = batch.events, batch.process
+        places = zip(batch.lanes.tolist(), (batch.start / 1e3).tolist(), (batch.length / 1e3).tolist(), strict=True)
+        for event, (lane, start, length) in zip(events, places, strict=True):
+            event.pid = process
             event.tid = lane
             event.ts = start
-            event.dur = length if event.ph == SLICE else msgspec.UNSET
+            event.dur = length
+        for row in np.flatnonzero(~batch.slices).tolist():
+            events[row].dur = msgspec.UNSET
         self._flush()
         self._write(batch.ids.renamed(self._encoder.encode(events)))
 

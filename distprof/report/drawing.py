@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from distprof.report.window_events import Batch
 
@@ -17,6 +17,25 @@ class Lane:
 
     process: int
     number: int
+
+
+class Slice(NamedTuple):
+    """Something that lasts; a tuple, since there are many. Times are ns since the timeline's beginning.
+
+    Attributes:
+        leaving: arrows that begin here: of each there is one slice where it leaves and one where it arrives.
+        arriving: arrows that end here.
+    """
+
+    lane: Lane
+    name: str
+    category: str
+    start: int
+    end: int
+    args: Mapping[str, Any]
+    colour: Colour | None = None
+    leaving: Sequence[int] = ()
+    arriving: Sequence[int] = ()
 
 
 class Writer(Protocol):
@@ -33,25 +52,8 @@ class Writer(Protocol):
     def lane(self, lane: Lane, name: str, order: int) -> None:
         """Name a lane; lanes of a process stand by `order`."""
 
-    def slice(
-        self,
-        lane: Lane,
-        name: str,
-        category: str,
-        *,
-        start: int,
-        end: int,
-        args: Mapping[str, Any],
-        colour: Colour | None = None,
-        leaving: Sequence[int] = (),
-        arriving: Sequence[int] = (),
-    ) -> None:
-        """Draw a slice.
-
-        Args:
-            leaving: arrows that begin here: of each there is one slice where it leaves and one where it arrives.
-            arriving: arrows that end here.
-        """
+    def slice(self, drawn: Slice) -> None:
+        """Draw a slice."""
 
     def instant(self, lane: Lane, name: str, category: str, at: int) -> None:
         """Draw a mark."""

@@ -10,7 +10,7 @@ from typing import Literal, cast
 import numpy as np
 import polars as pl
 
-from distprof.trace.intervals import Mask, Times
+from distprof.trace.intervals import Mask, Times, distinct
 
 # Categories of what runs on a device, also as older torch calls them.
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "mtia_ccp_events")
@@ -100,9 +100,27 @@ def displaced(events: pl.DataFrame, kernels: pl.DataFrame) -> Displaced:
     for table in (host, device):
         for row, own in table.partition_by("kind", "device", "thread", as_dict=True).items():
             ordered = own.sort("start", "end", descending=[False, True])
-            for lane, start, end in _crossing(ordered["start"].to_list(), ordered["end"].to_list()):
+            starts, ends = ordered["start"].to_numpy(), ordered["end"].to_numpy()
+            if _all_nest(starts, ends):
+                continue
+            for lane, start, end in _crossing(starts.tolist(), ends.tolist()):
                 lanes[cast(Row, row), start, end] = lane
-    return Displaced(lanes, np.unique(np.array([start for _, start, _ in lanes], dtype=np.int64)))
+    return Displaced(lanes, distinct(np.array([start for _, start, _ in lanes], dtype=np.int64)))
+
+
+def _all_nest(starts: Times, ends: Times) -> bool:
+    """Whether slices nest or are disjoint; they come as `NestingLanes` takes them."""
+    if (starts[1:] >= ends[:-1]).all():
+        return True  # disjoint, as on most streams
+    starts, ends = 2 * starts, 2 * ends + (starts == ends)  # so that none is empty
+    index = np.arange(len(starts))
+    ended = np.searchsorted(np.sort(ends), starts, side="right")  # before each began
+    begun = np.searchsorted(starts, ends, side="left")  # before each ended
+    # If they nest, there end before a slice those that had ended when it began, and those that began meanwhile. Of
+    # slices that cross, the first of all ends before one of those that began meanwhile.
+    place = np.empty_like(index)
+    place[np.lexsort((-index, -starts, ends))] = index
+    return bool((place == ended + begun - index - 1).all())
 
 
 def _crossing(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int, int]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import shutil
 import tempfile
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
@@ -22,23 +23,27 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
 )
 from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
-from distprof.report.drawing import Colour, Lane
-from distprof.report.window_events import SLICE, Batch, WindowEvent
+from distprof.report.drawing import Lane, Slice
+from distprof.report.packets import ARROWS, EventPackets
+from distprof.report.window_events import Batch, WindowEvent
+from distprof.trace.intervals import Times
 
 # All packets are of one sequence: what one of them introduces, others name by a number.
 _SEQUENCE = 1
-# Of one moment, slices end before others begin, the longest first, and marks lie inside.
-_ENDS, _BEGINS, _MARKS = range(3)
+# Of one moment, slices end before others begin, the longest first, those without a length end, and marks lie inside.
+_ENDS, _BEGINS, _AT_ONCE, _MARKS = range(4)
 _UINT32, _INT64, _UINT64 = 2**32 - 1, 2**63, 2**64
 _ARROWS = 1 << 62  # what arrows are numbered from, far from the flows of traces
+_TRACKS = 1 << 62  # what tracks are numbered from, so that all have as many digits
 _ABOUT = 1  # the track of what there is to say about the file
+_IN_MEMORY = 1 << 22  # bytes of packets of a kind that wait there
 
 
 class PerfettoWriter:
     """Writes packets; times are Unix ns.
 
-    What happened at one moment is taken in the order of the file. So the packets of a process are sorted before they
-    are written.
+    Perfetto sorts them by time; those of one moment stay in the order of the file. So the packets of a process are
+    written kind after kind.
     """
 
     def __init__(self, file: BinaryIO, base: int) -> None:
@@ -53,9 +58,10 @@ class PerfettoWriter:
         self._names = _Numbers(self._untold.event_names)
         self._categories = _Numbers(self._untold.event_categories)
         self._annotations = _Numbers(self._untold.debug_annotation_names)
-        self._sorted = _Sorted()
-        self._end = _packet(base)  # one for all slices
-        self._end[1].track_event.type = TrackEvent.TYPE_SLICE_END
+        self._packets = EventPackets(_SEQUENCE, self._annotations["args"])
+        self._kinds = [tempfile.SpooledTemporaryFile(_IN_MEMORY) for _ in range(_MARKS + 1)]  # noqa: SIM115
+        self._recorded = _Begins()
+        self._drawn: list[tuple[int, int, int]] = []  # start, length and track of slices whose ends are to be added
         self._counters: dict[tuple[int, str], int] = {}
         builder, packet = _packet()
         packet.sequence_flags = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
@@ -81,33 +87,24 @@ class PerfettoWriter:
         track.sibling_merge_behavior = TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
         self._file.write(builder.serialize())
 
-    def slice(
-        self,
-        lane: Lane,
-        name: str,
-        category: str,
-        *,
-        start: int,
-        end: int,
-        args: Mapping[str, Any],
-        colour: Colour | None = None,
-        leaving: Sequence[int] = (),
-        arriving: Sequence[int] = (),
-    ) -> None:
+    def slice(self, drawn: Slice) -> None:
         """See `Writer`. Perfetto chooses the colour by the name."""
         # Viewers drop an arrow that does not end after its beginning, be it by a nanosecond.
-        start += bool(arriving)
-        builder, event = self._event(start, _track(lane.process, lane.number), name, category)
-        self._annotate(event, args)
-        event.flow_ids.extend(_ARROWS + arrow for arrow in leaving)
-        event.terminating_flow_ids.extend(_ARROWS + arrow for arrow in arriving)
-        self._add_slice(builder, event, start, end - start)
+        start = drawn.start + bool(drawn.arriving)
+        track = _track(drawn.lane.process, drawn.lane.number)
+        builder, event = self._event(start, track, drawn.name, drawn.category)
+        event.type = TrackEvent.TYPE_SLICE_BEGIN
+        self._annotate(event, drawn.args)
+        event.flow_ids.extend(_ARROWS + arrow for arrow in drawn.leaving)
+        event.terminating_flow_ids.extend(_ARROWS + arrow for arrow in drawn.arriving)
+        self._add(_BEGINS, builder.serialize())
+        self._drawn.append((start, drawn.end - start, track))
 
     def instant(self, lane: Lane, name: str, category: str, at: int) -> None:
         """See `Writer`."""
         builder, event = self._event(at, _track(lane.process, lane.number), name, category)
         event.type = TrackEvent.TYPE_INSTANT
-        self._sorted.add(at, _MARKS, 0, builder.serialize())
+        self._add(_MARKS, builder.serialize())
 
     def counter(self, process: int, name: str, unit: str, values: Sequence[tuple[int, float]]) -> None:
         """See `Writer`."""
@@ -130,30 +127,26 @@ class PerfettoWriter:
                 event.counter_value = value
             else:
                 event.double_counter_value = value
-            self._sorted.add(at, _MARKS, 0, builder.serialize())
+            self._add(_MARKS, builder.serialize())
 
     def recorded(self, batch: Batch) -> None:
         """See `Writer`."""
-        events = batch.events
-        names = msgspec.json.decode(msgspec.json.encode([event.name or "" for event in events]))
-        args = msgspec.json.decode(batch.ids.renamed(msgspec.json.encode([event.args or None for event in events])))
-        places = zip(batch.lanes, batch.start.tolist(), batch.length.tolist(), strict=True)
-        for event, name, its, (lane, at, length) in zip(events, names, args, places, strict=True):
-            if event.ph == "C":
-                for key, value in its.items() if isinstance(its, dict) else ():
-                    if isinstance(value, int | float):
-                        self.counter(batch.process, str(name), key, [(at, value)])
-                continue
-            builder, track_event = self._event(at, _track(batch.process, lane), str(name), event.cat or "")
-            if isinstance(its, dict):
-                self._annotate(track_event, its)
-            if event.ph == SLICE:
-                self._add_slice(builder, track_event, at, length)
-            elif event.ph in "BE":
-                track_event.type = TrackEvent.TYPE_SLICE_BEGIN if event.ph == "B" else TrackEvent.TYPE_SLICE_END
-                self._sorted.add(at, _BEGINS if event.ph == "B" else _ENDS, 0, builder.serialize())
+        slices = batch.slices
+        track = _track(batch.process) + batch.lanes
+        events = list(compress(batch.events, slices.tolist()))
+        self._add_recorded(batch, events, batch.start[slices], batch.length[slices], track[slices])
+        arrows: dict[str, list[int]] = {phase: [] for phase in ARROWS}
+        for row in np.flatnonzero(~slices).tolist():
+            event = batch.events[row]
+            if event.ph in arrows:
+                arrows[event.ph].append(row)
             else:
-                self._add_mark(builder, track_event, at, event)
+                self._add_rare(batch, event, int(batch.start[row]), int(track[row]))
+        for phase, rows in arrows.items():
+            events = [batch.events[row] for row in rows]
+            ids = np.array([_flow(event.id) for event in events], dtype=np.uint64)
+            numbers = self._numbers(events, batch.start[rows], track[rows])
+            self._add(_MARKS, self._packets.arrows(phase, **numbers, id=ids))
 
     def close(self, about: Mapping[str, Any]) -> None:
         """See `Writer`."""
@@ -164,7 +157,7 @@ class PerfettoWriter:
         builder, event = self._event(0, _ABOUT, "about", "")
         event.type = TrackEvent.TYPE_INSTANT
         self._annotate(event, about)
-        self._sorted.add(0, _MARKS, 0, builder.serialize())
+        self._add(_MARKS, builder.serialize())
         self._flush()
 
     def _event(self, at: int, track: int, name: str, category: str) -> tuple[TraceProtoBuilder, Any]:
@@ -172,28 +165,62 @@ class PerfettoWriter:
         packet.sequence_flags = TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
         event = packet.track_event
         event.track_uuid, event.name_iid = track, self._names[name]
-        if category:
-            event.category_iids.append(self._categories[category])
+        event.category_iids.append(self._categories[category])
         return builder, event
 
-    def _add_slice(self, builder: TraceProtoBuilder, event: Any, start: int, length: int) -> None:
-        event.type = TrackEvent.TYPE_SLICE_BEGIN
-        ends, end = self._end
-        end.timestamp, end.track_event.track_uuid = self._base + start + length, event.track_uuid
-        if length:
-            self._sorted.add(start + length, _ENDS, 0, ends.serialize())
-        else:
-            builder.add_packet().CopyFrom(end)  # it stays with its beginning
-        self._sorted.add(start, _BEGINS, length, builder.serialize())
+    def _numbers(self, events: list[WindowEvent], start: Times, track: Times) -> dict[str, Times]:
+        """What packets of recorded events are told of."""
+        names = map(self._names.__getitem__, [event.name or "" for event in events])
+        categories = map(self._categories.__getitem__, [event.cat or "" for event in events])
+        count = len(events)
+        return {
+            "time": self._base + start,
+            "track": track,
+            "name": np.fromiter(names, dtype=np.int64, count=count),
+            "category": np.fromiter(categories, dtype=np.int64, count=count),
+        }
 
-    def _add_mark(self, builder: TraceProtoBuilder, track_event: Any, at: int, event: WindowEvent) -> None:
-        if event.ph in "iI":
+    def _add_recorded(self, batch: Batch, events: list[WindowEvent], start: Times, length: Times, track: Times) -> None:
+        """Add recorded slices; their arguments stay JSON."""
+        self._add_ends(start, length, track)
+        numbers = self._numbers(events, start, track)
+        arguments = [event.args for event in events]
+        told = np.array([isinstance(text, Raw) for text in arguments], dtype=np.bool_)
+        # JSON holds no NUL.
+        texts = batch.ids.renamed(b"\0".join(cast(list[bytes], compress(arguments, told.tolist())))).split(b"\0")
+        for rows, texts_of_rows in ((told, texts), (~told, None)):
+            if rows.any():
+                data, sizes = self._packets.begins(texts_of_rows, **{key: each[rows] for key, each in numbers.items()})
+                self._recorded.add(data, sizes, start[rows], length[rows], track[rows])
+
+    def _add_ends(self, start: Times, length: Times, track: Times) -> None:
+        for what, rows in ((_ENDS, length > 0), (_AT_ONCE, length == 0)):
+            if rows.any():
+                time = self._base + start[rows] + length[rows]
+                self._add(what, self._packets.ends(time=time, track=track[rows]))
+
+    def _add_rare(self, batch: Batch, event: WindowEvent, at: int, track: int) -> None:
+        """Add a recorded event that is no slice and no arrow."""
+        text = bytes(event.args) if isinstance(event.args, Raw) else b"{}"
+        args = msgspec.json.decode(batch.ids.renamed(text))
+        args = args if isinstance(args, dict) else {}
+        name = event.name or ""
+        if event.ph == "C":
+            for key, value in args.items():
+                if isinstance(value, int | float):
+                    self.counter(batch.process, name, key, [(at, value)])
+            return
+        builder, track_event = self._event(at, track, name, event.cat or "")
+        self._annotate(track_event, args)
+        if event.ph in "BE":
+            track_event.type = TrackEvent.TYPE_SLICE_BEGIN if event.ph == "B" else TrackEvent.TYPE_SLICE_END
+        elif event.ph in "iI":
             track_event.type = TrackEvent.TYPE_INSTANT
         else:
             track_event.legacy_event.phase = ord(event.ph)
-            track_event.legacy_event.unscoped_id = _flow(bytes(event.id) if isinstance(event.id, Raw) else b"")
+            track_event.legacy_event.unscoped_id = _flow(event.id)
             track_event.legacy_event.bind_to_enclosing = True
-        self._sorted.add(at, _MARKS, 0, builder.serialize())
+        self._add({"B": _BEGINS, "E": _ENDS}.get(event.ph, _MARKS), builder.serialize())
 
     def _annotate(self, event: Any, args: Mapping[str, Any]) -> None:
         add, names = event.debug_annotations.add, self._annotations
@@ -218,6 +245,9 @@ class PerfettoWriter:
             else:
                 annotation.string_value = str(value)
 
+    def _add(self, what: int, packets: bytes) -> None:
+        self._kinds[what].write(packets)
+
     def _flush(self) -> None:
         """Write what was drawn of the process before."""
         builder, packet = _packet()
@@ -225,8 +255,15 @@ class PerfettoWriter:
         for texts in (self._untold.event_names, self._untold.event_categories, self._untold.debug_annotation_names):
             del texts[:]
         self._file.write(builder.serialize())
-        for data in self._sorted.taken():
-            self._file.write(data)
+        self._add_ends(*np.array(self._drawn, dtype=np.int64).reshape(-1, 3).T)
+        self._drawn.clear()
+        for what, packets in enumerate(self._kinds):
+            packets.seek(0)
+            shutil.copyfileobj(packets, self._file)
+            packets.seek(0)
+            packets.truncate()
+            if what == _BEGINS:
+                self._recorded.write_to(self._file)
 
 
 class _Numbers(dict[str, int]):
@@ -247,32 +284,47 @@ class _Numbers(dict[str, int]):
         return number
 
 
-class _Sorted:
-    """Packets, sorted by time, then by what they are, then by length; they lie in a temporary file meanwhile."""
+class _Begins:
+    """Beginnings of recorded slices, in a temporary file; of one moment and track, the longest come first."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
-        self._keys = array("q")
+        self._sizes: list[Times] = []
+        self._keys: list[tuple[Times, Times, Times]] = []
 
-    def add(self, at: int, what: int, length: int, data: bytes) -> None:
-        """Add a packet."""
-        self._keys.extend((at, what, length, len(data)))
-        self._file.write(data)
+    def add(self, packets: bytes, sizes: Times, start: Times, length: Times, track: Times) -> None:
+        """Add packets one after the other, of so many bytes each."""
+        self._file.write(packets)
+        self._sizes.append(sizes)
+        self._keys.append((start, length, track))
 
-    def taken(self) -> Iterator[bytes]:
-        """All packets, in order; none is left."""
-        if not self._keys:
+    def write_to(self, target: BinaryIO) -> None:
+        """Write all that there are; none is left."""
+        if not self._sizes:
             return
-        self._file.flush()
-        at, what, length, sizes = np.array(self._keys).reshape(-1, 4).T
-        ends = np.cumsum(sizes)
-        order = np.lexsort((-length, what, at))
-        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            for begin, end in zip((ends - sizes)[order].tolist(), ends[order].tolist(), strict=True):
-                yield text[begin:end]
+        start, length, track = (np.concatenate(parts) for parts in zip(*self._keys, strict=True))
+        self._file.seek(0)
+        if _is_in_order(start, length, track):
+            shutil.copyfileobj(self._file, target)
+        else:
+            ends = np.cumsum(sizes := np.concatenate(self._sizes))
+            order = np.lexsort((-length, start))
+            with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                target.writelines(
+                    text[begin:end]
+                    for begin, end in zip((ends - sizes)[order].tolist(), ends[order].tolist(), strict=True)
+                )
         self._file.seek(0)
         self._file.truncate()
-        self._keys = array("q")
+        self._sizes, self._keys = [], []
+
+
+def _is_in_order(start: Times, length: Times, track: Times) -> bool:
+    """Whether of slices that begin at one moment on one track the longest come first."""
+    order = np.lexsort((start, track))
+    start, length, track = start[order], length[order], track[order]
+    together = (start[1:] == start[:-1]) & (track[1:] == track[:-1])
+    return not bool((together & (length[1:] > length[:-1])).any())
 
 
 def _packet(at: int | None = None) -> tuple[TraceProtoBuilder, Any]:
@@ -287,11 +339,11 @@ def _packet(at: int | None = None) -> tuple[TraceProtoBuilder, Any]:
 
 def _track(process: int, number: int = 0) -> int:
     """The track of a lane or, without a number, of a process. None is 0: that would be the whole trace's."""
-    return (process + 1 << 32) + number
+    return _TRACKS + (process + 1 << 32) + number
 
 
-def _flow(text: bytes) -> int:
-    """An id, as it stands in JSON, as a number."""
-    if text.isdigit() and int(text) < _ARROWS:
-        return int(text)
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+def _flow(number: object) -> int:
+    """An id as a number."""
+    if type(number) is int and 0 <= number < _ARROWS:
+        return number
+    return int.from_bytes(hashlib.blake2b(str(number).encode(), digest_size=8).digest())

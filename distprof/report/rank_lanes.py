@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from distprof.report import words
-from distprof.report.drawing import Colour, Lane, Writer
+from distprof.report.drawing import Lane, Slice, Writer
 from distprof.report.lanes import DisjointLanes, NestingLanes
 from distprof.report.window_events import Thread
 from distprof.result import Finding, Group
@@ -21,16 +21,15 @@ _DEVICES = {0: "CPU", 1: "GPU"}
 
 
 class Process:
-    """A rank as the process of its number: hands out lanes, and puts slices on them. Times are Unix ns; `base` is the
-    timeline's beginning."""
+    """A rank in one attempt, as a process of the timeline: hands out lanes, and puts marks and curves on them. Times
+    are ns since the timeline's beginning."""
 
-    def __init__(self, writer: Writer, *, rank: int, name: str, lanes: Iterator[int], base: int) -> None:
+    def __init__(self, writer: Writer, *, number: int, name: str, order: int, lanes: Iterator[int]) -> None:
         self.writer = writer
-        self.number = rank
+        self.number = number
         self._lanes = lanes
-        self._base = base
-        self._order = 0
-        writer.process(rank, name, rank)
+        self._named = 0
+        writer.process(number, name, order)
 
     def new_lane(self) -> Lane:
         """A lane that has no name yet."""
@@ -38,43 +37,13 @@ class Process:
 
     def name_lane(self, lane: Lane, name: str, after: int = 0) -> None:
         """Name a lane; lanes stand in the order of `after`, then as they were named."""
-        self._order += 1
-        self.writer.lane(lane, words.name(name), after + self._order)
-
-    def slice(
-        self,
-        lane: Lane,
-        name: str,
-        category: str,
-        *,
-        start: int,
-        end: int,
-        args: Mapping[str, object],
-        colour: Colour | None = None,
-        leaving: Sequence[int] = (),
-        arriving: Sequence[int] = (),
-    ) -> None:
-        """A slice."""
-        self.writer.slice(
-            lane,
-            name,
-            category,
-            start=start - self._base,
-            end=end - self._base,
-            args=args,
-            colour=colour,
-            leaving=leaving,
-            arriving=arriving,
-        )
-
-    def instant(self, lane: Lane, name: str, category: str, at: int) -> None:
-        """A mark."""
-        self.writer.instant(lane, name, category, at - self._base)
+        self._named += 1
+        self.writer.lane(lane, words.name(name), after + self._named)
 
     def counter(self, name: str, unit: str, values: Sequence[tuple[int, float]]) -> None:
         """A curve."""
         if values:
-            self.writer.counter(self.number, name, unit, [(at - self._base, value) for at, value in values])
+            self.writer.counter(self.number, name, unit, values)
 
 
 class _Lanes:
@@ -103,11 +72,12 @@ class Arrows:
     arriving: Mapping[int, list[int]]
 
     @classmethod
-    def between(cls, calls: pl.DataFrame) -> Arrows:
+    def between(cls, calls: pl.DataFrame, numbers: Iterator[int]) -> Arrows:
         """Find them.
 
         Args:
             calls: of all ranks that are drawn, as `draw_collectives` takes them.
+            numbers: for the arrows, each once.
         """
         one = ("group", "seq", "kind")
         drawn = calls.filter(pl.col("ended") > pl.col("binds_until") + 1)  # an arrow needs room to arrive
@@ -115,8 +85,8 @@ class Arrows:
         waited = drawn.filter(pl.col("last_rank") != pl.col("rank")).join(last, on=[*one, "last_rank"])
         leaving: dict[int, list[int]] = defaultdict(list)
         arriving: dict[int, list[int]] = defaultdict(list)
-        for index, (row, last_row) in enumerate(waited.sort("row").select("row", "last_row").iter_rows()):
-            number = int(f"2{index}")  # ids of traces begin with 1
+        for row, last_row in waited.sort("row").select("row", "last_row").iter_rows():
+            number = int(f"2{next(numbers)}")  # ids of traces begin with 1
             leaving[last_row].append(number)
             arriving[row].append(number)
         return cls(leaving, arriving)
@@ -130,7 +100,7 @@ def draw_steps(process: Process, steps: pl.DataFrame, exposed: Mapping[int, int]
         args = {"backwards": row["backwards"], "excluded": row["excluded"]}
         if step in exposed:
             args["exposed communication (ms)"] = exposed[step] / 1e6
-        process.slice(lanes[placed.place(start, end)], f"step {step}", "step", start=start, end=end, args=args)
+        process.writer.slice(Slice(lanes[placed.place(start, end)], f"step {step}", "step", start, end, args))
 
 
 def draw_findings(process: Process, steps: pl.DataFrame, findings: Sequence[Finding]) -> None:
@@ -151,8 +121,8 @@ def draw_findings(process: Process, steps: pl.DataFrame, findings: Sequence[Find
             "hypothesis": words.clean(finding.hypothesis),
             "next check": words.clean(finding.next_check),
         }
-        lane = lanes[placed.place(start, end)]
-        process.slice(lane, f"{finding.severity}: {words.name(finding.id)}", "finding", start=start, end=end, args=args)
+        name = f"{finding.severity}: {words.name(finding.id)}"
+        process.writer.slice(Slice(lanes[placed.place(start, end)], name, "finding", start, end, args))
 
 
 def draw_zones(process: Process, zones: pl.DataFrame) -> None:
@@ -164,12 +134,11 @@ def draw_zones(process: Process, zones: pl.DataFrame) -> None:
         for kind, zone, start, end in ordered.select("kind", "name", "start", "end").iter_rows():
             name = words.name(zone or "")
             if kind == "step":
-                process.instant(lanes[0], "distprof.step()", kind, start)
+                process.writer.instant(lanes[0], "distprof.step()", kind, start)
                 continue
             label = name if kind == "zone" and name else f"{kind} ({name})" if name else kind
-            process.slice(
-                lanes[placed.place(start, end)], label, kind, start=start, end=end, args={"kind": kind, "name": name}
-            )
+            args = {"kind": kind, "name": name}
+            process.writer.slice(Slice(lanes[placed.place(start, end)], label, kind, start, end, args))
 
 
 def draw_collectives(process: Process, calls: pl.DataFrame, groups: list[Group], arrows: Arrows) -> None:
@@ -195,23 +164,18 @@ def draw_collectives(process: Process, calls: pl.DataFrame, groups: list[Group],
             "step": call["step"],
             "last rank": call["last_rank"],
         }
+        whole = Slice(lane, label, "collective", created, end, args)
         if bound is None:
-            process.slice(lane, label, "collective", start=created, end=end, args=args)
+            process.writer.slice(whole)
             continue
-        process.slice(lane, f"wait: {label}", "collective", start=created, end=bound, args=args, colour="wait")
-        if end > bound:
-            row = call["row"]
-            process.slice(
-                lane,
-                f"transfer: {label}",
-                "collective",
-                start=bound,
-                end=end,
-                args=args,
-                colour="transfer",
-                leaving=arrows.leaving.get(row, ()),
-                arriving=arrows.arriving.get(row, ()),
-            )
+        wait = whole._replace(name=f"wait: {label}", end=bound, colour="wait")
+        leaving, arriving = (ends.get(call["row"], ()) for ends in (arrows.leaving, arrows.arriving))
+        transfer = whole._replace(name=f"transfer: {label}", start=bound, colour="transfer")
+        transfer = transfer._replace(leaving=leaving, arriving=arriving)
+        drawn = [wait, transfer] if end > bound else [wait]
+        # The last rank to arrive does not wait: of slices that start together the longest comes first.
+        for one in reversed(drawn) if bound == created else drawn:
+            process.writer.slice(one)
 
 
 def draw_exposed(process: Process, steps: pl.DataFrame, exposed: Mapping[int, int]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from distprof.report import words
-from distprof.trace.tables import Tables
 
 PARTS = ("steps", "zones", "collectives", "findings", "counters", "operators")
 _ALWAYS = 2**62
@@ -31,17 +30,25 @@ class Selection:
     steps: tuple[int | None, int | None] = (None, None)
     parts: frozenset[str] = frozenset(PARTS)
 
-    def ranks_of(self, tables: Tables) -> list[int]:
-        """The ranks that are shown.
+    @property
+    def is_of_steps(self) -> bool:
+        """Whether only some steps are shown."""
+        return self.steps != (None, None)
+
+    def ranks_of(self, ranks: Collection[int]) -> list[int]:
+        """Those of the ranks that are shown.
+
+        Args:
+            ranks: all that left recordings.
 
         Raises:
-            NothingSelectedError: one that was asked for left nothing.
+            NothingSelectedError: one that was asked for left none.
         """
-        absent = sorted((self.ranks or frozenset()) - set(tables.ranks))
+        absent = sorted((self.ranks or frozenset()) - set(ranks))
         if absent:
-            here = words.some(tables.ranks) or "none"
+            here = words.some(sorted(ranks)) or "none"
             raise NothingSelectedError(f"there are no recordings of {words.ranks(absent)}; there are of {here}")
-        return [rank for rank in tables.ranks if self.ranks is None or rank in self.ranks]
+        return sorted(rank for rank in ranks if self.ranks is None or rank in self.ranks)
 
     @property
     def has_step(self) -> pl.Expr:
@@ -57,7 +64,7 @@ class Selection:
             NothingSelectedError: there is no such step.
         """
         first, end = self.steps
-        if first is None and end is None:
+        if not self.is_of_steps:
             return -_ALWAYS, _ALWAYS
         chosen = steps.filter(self.has_step)
         if not len(chosen):

@@ -148,7 +148,7 @@ def _finding(finding: Finding, view: _View) -> None:
     mark, style = _SEVERITIES[finding.severity]
     view.line(words.capital(finding.observation) + words.where(finding), style, indent=5, mark=f"{mark} ")
     view.line(words.sentence(f"probably: {finding.hypothesis}"), indent=5)
-    view.line(words.sentence(f"next: {finding.next_check}"), indent=5)
+    view.line(words.next_check(finding), indent=5)
 
 
 def _steps(result: Result, view: _View) -> None:

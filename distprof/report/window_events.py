@@ -7,7 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import compress
+from operator import attrgetter
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,6 +20,7 @@ from distprof.report.lanes import Displaced, row_of
 from distprof.trace.chunks import Chunk, EventChunks, NoTraceError
 from distprof.trace.header import read_header
 from distprof.trace.intervals import Mask, Times
+from distprof.trace.workers import Advance, no_advance
 
 SLICE = "X"
 # Slices, their halves, marks, counters; flows and asynchronous slices, which have ids.
@@ -24,6 +28,7 @@ _WITH_IDS = frozenset("stfbne")
 _KEPT = frozenset("XBEiIC") | _WITH_IDS
 _METADATA = "M"
 _ANNOTATION = "gpu_user_annotation"
+_ROW = attrgetter("pid", "tid", "cat")
 # What is longer, or further from its window, would stretch the timeline beyond use.
 _DAY_NS = 86_400_000_000_000
 # A float holds microseconds with three decimals exactly below this.
@@ -31,22 +36,22 @@ _EXACT_US = 2.0**43
 _LATEST_US = 4.6e15
 _LONGEST_US = 86_400e6
 # Ids that operators, launches and kernels share. Quotes inside strings are escaped, so nothing else looks so.
-_SHARED = [(re.compile(rb'"%s":\s*(?=\d)' % key), b'"%s":' % key) for key in (b"correlation", b"External id")]
+_SHARED = [(re.compile(rb"%s\s*(?=\d)" % key), key) for key in (b'"correlation":', b'"External id":')]
 
 
 class WindowEvent(msgspec.Struct, gc=False):
-    """An event as it stands in the file: fields that are only passed on stay bytes."""
+    """An event as it stands in the file; arguments are only passed on and stay bytes."""
 
     ph: str = ""
-    id: Raw | UnsetType = UNSET
-    name: Raw | UnsetType = UNSET
+    id: Any = UNSET
+    name: str | UnsetType = UNSET
     cat: str | UnsetType = UNSET
     pid: int | str | None = None
     tid: int | str | None = None
     ts: int | float | None = None
     dur: float | UnsetType | None = None
-    s: Raw | UnsetType = UNSET
-    bp: Raw | UnsetType = UNSET
+    s: Any = UNSET
+    bp: Any = UNSET
     args: Raw | UnsetType = UNSET
 
 
@@ -65,17 +70,19 @@ class Ids:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_before", self.prefix.encode())
 
-    def flow(self, text: bytes) -> Raw:
-        """The id of a flow or an asynchronous slice as it stands in JSON; to viewers a text is hexadecimal."""
-        if text.isdigit():
-            return Raw(self._before + text)
-        sign = next((sign for sign in (b'"0x', b'"', b"-") if text.startswith(sign)), b"")
-        return Raw(sign + self._before + text[len(sign) :])
+    def flow(self, number: object) -> object:
+        """The id of a flow or an asynchronous slice; to viewers a text is hexadecimal."""
+        if type(number) is int:
+            return int(f"{self.prefix}{number}") if number >= 0 else -int(f"{self.prefix}{-number}")
+        text = str(number)
+        sign = "0x" if text.startswith("0x") else ""
+        return f"{sign}{self.prefix}{text.removeprefix(sign)}"
 
     def renamed(self, text: bytes) -> bytes:
         """JSON with the ids that operators, their launches and their kernels share."""
         for pattern, key in _SHARED:
-            text = pattern.sub(key + self._before, text)
+            if key in text:
+                text = pattern.sub(key + self._before, text)
         return text
 
 
@@ -84,6 +91,7 @@ class Batch:
     """Events that are ready to be written, but for what their fields say of place and time.
 
     Attributes:
+        slices: which of them are slices, with start and end in one event.
         process: of the timeline.
         lanes: number of each event's lane.
         start: ns since the timeline's beginning.
@@ -92,8 +100,9 @@ class Batch:
     """
 
     events: list[WindowEvent]
+    slices: Mask
     process: int
-    lanes: list[int]
+    lanes: Times
     start: Times
     length: Times
     ids: Ids
@@ -123,6 +132,7 @@ class Window:
         ids: see `Ids`.
         displaced: slices that cross others of their thread.
         lane: the lane's number, by thread and, for displaced slices, by how many lanes further down.
+        advance: is told of the file's bytes as they are read.
     """
 
     path: Path
@@ -137,6 +147,7 @@ class Window:
     ids: Ids
     displaced: Displaced
     lane: Callable[[Thread, int], int]
+    advance: Advance = no_advance
 
 
 def batches(window: Window, names: dict[tuple[str, str], str]) -> Iterator[Batch]:
@@ -152,10 +163,12 @@ def batches(window: Window, names: dict[tuple[str, str], str]) -> Iterator[Batch
     """
     try:
         base = _base(window.path) if window.base is None else window.base
-        for chunk in EventChunks(window.path, WindowEvent, raw=True):
-            names |= _thread_names(chunk.events)
-            batch = _batch(window, chunk, base)
-            _rename(batch)
+        rows = _Rows(window)
+        for chunk in EventChunks(window.path, WindowEvent, raw=True, advance=window.advance):
+            phases = [event.ph for event in chunk.events]
+            if _METADATA in phases:
+                names |= _thread_names(chunk.events)
+            batch = _batch(window, rows, _usable(chunk, phases, base, window.around))
             if batch.events:
                 yield batch
     except NoTraceError as error:
@@ -170,26 +183,78 @@ def _base(path: Path) -> int:
     return read_header(chunks.header)[0].base or 0
 
 
-def _batch(window: Window, chunk: Chunk[WindowEvent], base: int) -> Batch:
-    events, start, length = _usable(chunk, base, window.around)
-    lanes, on_device = _lanes(window, events, start, length)
+class _Usable(NamedTuple):
+    """Events to be shown.
+
+    Attributes:
+        slices: which of them are slices.
+        start: when they began, in Unix ns on the rank's own clock.
+        length: how long they lasted, in ns; 0 for what is no slice.
+    """
+
+    events: list[WindowEvent]
+    slices: Mask
+    start: Times
+    length: Times
+
+
+class _Rows(dict[tuple[object, object, object], int]):
+    """Numbers of what a trace puts on rows of their own: process, thread and category; there are few.
+
+    Attributes:
+        threads: by number.
+        lanes: of each, by number.
+        on_device: whether a device timed it, by number.
+    """
+
+    def __init__(self, window: Window) -> None:
+        super().__init__()
+        self._window = window
+        self.threads: list[Thread] = []
+        self.lanes: list[int] = []
+        self.on_device: list[bool] = []
+
+    def __missing__(self, key: tuple[object, object, object]) -> int:
+        process, thread, category = key
+        number = self[key] = len(self)
+        self.threads.append(Thread(str(process), str(thread), category == _ANNOTATION))
+        self.lanes.append(self._window.lane(self.threads[-1], 0))
+        self.on_device.append((process, thread) in self._window.streams)
+        return number
+
+
+def _batch(window: Window, rows: _Rows, usable: _Usable) -> Batch:
+    events, slices, start, length = usable
+    of = np.fromiter(map(rows.__getitem__, map(_ROW, events)), dtype=np.int64, count=len(events))
+    lanes = np.array(rows.lanes, dtype=np.int64)[of]
+    for row, further in _displaced(window, events, start, length):
+        lanes[row] = window.lane(rows.threads[int(of[row])], further)
+    on_device = np.array(rows.on_device, dtype=np.bool_)[of]
     begin, end = (
         np.where(on_device, window.of_device(times), window.of_host(times)) - window.origin
         for times in (start, start + length)
     )
     touching = (end > window.span[0]) & (begin < window.span[1])
     if not touching.all():
-        rows = np.flatnonzero(touching).tolist()
-        events, lanes = [events[row] for row in rows], [lanes[row] for row in rows]
-        begin, end = begin[rows], end[rows]
-    return Batch(events, window.process, lanes, begin, end - begin, window.ids)
+        events = list(compress(events, touching.tolist()))
+        slices, lanes, begin, end = slices[touching], lanes[touching], begin[touching], end[touching]
+    for row in np.flatnonzero(~slices).tolist():
+        event = events[row]
+        if event.ph in _WITH_IDS and event.id is not UNSET:
+            event.id = window.ids.flow(event.id)
+    return Batch(events, slices, window.process, lanes, begin, end - begin, window.ids)
 
 
-def _usable(chunk: Chunk[WindowEvent], base: int, around: int) -> tuple[list[WindowEvent], Times, Times]:
-    """Events to be shown, when they began in Unix ns on the rank's own clock, and how long they lasted in ns."""
-    events = [event for event in chunk.events if event.ph in _KEPT]
+def _usable(chunk: Chunk[WindowEvent], phases: list[str], base: int, around: int) -> _Usable:
+    """Find the events to be shown."""
+    events = chunk.events
+    if not _KEPT.issuperset(phases):
+        events = [event for event in events if event.ph in _KEPT]
+        phases = [event.ph for event in events]
+    slices = np.array([phase == SLICE for phase in phases], dtype=np.bool_)
     ts = np.array([event.ts for event in events], dtype=np.float64)  # None becomes NaN
-    dur = np.array([event.dur if event.ph == SLICE else 0.0 for event in events], dtype=np.float64)
+    dur = np.array([event.dur for event in events], dtype=np.float64)
+    dur[~slices] = 0.0
     usable = (np.abs(ts) < _LATEST_US) & (dur >= 0) & (dur < _LONGEST_US)
     ts[~usable], dur[~usable] = 0, 0
     start, length = _whole_ns(ts), _whole_ns(dur)
@@ -200,39 +265,25 @@ def _usable(chunk: Chunk[WindowEvent], base: int, around: int) -> tuple[list[Win
     start += base
     usable &= np.abs(start - around) < _DAY_NS
     if not usable.all():
-        events = [event for event, fits in zip(events, usable.tolist(), strict=True) if fits]
-        start, length = start[usable], length[usable]
-    return events, start, length
+        events = list(compress(events, usable.tolist()))
+        slices, start, length = slices[usable], start[usable], length[usable]
+    return _Usable(events, slices, start, length)
 
 
-def _rename(batch: Batch) -> None:
-    for event in batch.events:
-        if event.ph in _WITH_IDS and isinstance(event.id, Raw):
-            event.id = batch.ids.flow(bytes(event.id))
-
-
-def _lanes(window: Window, events: list[WindowEvent], start: Times, length: Times) -> tuple[list[int], Mask]:
-    """The number of each event's lane, and whether a device timed it."""
-    codes: dict[tuple[object, object, bool], int] = {}
-    keys = [(event.pid, event.tid, event.cat == _ANNOTATION) for event in events]
-    found = [codes.setdefault(key, len(codes)) for key in keys]
-    threads = [Thread(str(process), str(thread), annotates) for process, thread, annotates in codes]
-    numbers = [window.lane(thread, 0) for thread in threads]
-    on_device = np.array([key[:2] in window.streams for key in codes], dtype=np.bool_)
-    lanes = [numbers[code] for code in found]
+def _displaced(window: Window, events: list[WindowEvent], start: Times, length: Times) -> Iterator[tuple[int, int]]:
+    """Rows of slices that cross others of their thread, and by how many lanes they are further down."""
     for row in np.flatnonzero(window.displaced.possible(start)).tolist():
         event, begin = events[row], int(start[row])
         of = row_of(event.cat, event.pid, event.tid) if event.ph == SLICE else None
         further = None if of is None else window.displaced.lanes.get((of, begin, begin + int(length[row])))
         if further is not None:
-            lanes[row] = window.lane(threads[found[row]], further)
-    return lanes, on_device[found]
+            yield row, further
 
 
 def _thread_names(events: list[WindowEvent]) -> dict[tuple[str, str], str]:
     names: dict[tuple[str, str], str] = {}
     for event in events:
-        if event.ph == _METADATA and isinstance(event.name, Raw) and bytes(event.name) == b'"thread_name"':
+        if event.ph == _METADATA and event.name == "thread_name":
             args = msgspec.json.decode(event.args) if isinstance(event.args, Raw) else None
             if isinstance(args, dict):
                 names[str(event.pid), str(event.tid)] = str(args.get("name") or "")

@@ -235,6 +235,12 @@ def where(finding: Finding) -> str:
     return f" [{'; '.join(places)}]" if places else ""
 
 
+def next_check(finding: Finding) -> str:
+    """What to do about a finding, and what fixing it would save where that is known."""
+    saves = f" (saves up to {duration(finding.saves)} per step)" if finding.saves else ""
+    return sentence(f"next{saves}: {finding.next_check}")
+
+
 def shown_in(finding: Finding, gantt: Sequence[GanttStep]) -> GanttStep | None:
     """The step across ranks that shows a finding: one that was chosen for its ranks, else one that it names."""
     return next(

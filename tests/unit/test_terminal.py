@@ -71,6 +71,16 @@ def test_many_missing_ranks_leave_room_for_the_verdict() -> None:
     assert any("No rank holds the others up" in line for line in lines[:10])
 
 
+def test_a_finding_tells_what_fixing_it_would_save_where_that_is_known() -> None:
+    base = results.straggler()
+    known, unknown = (
+        words(replace(base, findings=[replace(base.findings[0], saves=saves)])) for saves in (45.04, None)
+    )
+    check = base.findings[0].next_check[:20]
+    assert f"Next (saves up to 45.0 ms per step): {check}" in known
+    assert f"Next: {check}" in unknown and "(saves" not in unknown
+
+
 def test_figures_stand_in_their_tables() -> None:
     lines = [line.split() for line in shown(results.straggler()).splitlines()]
     assert ["2", "101.3", "50.7", "41.2", "0.40", "4.20", "4.00"] in [line[:7] for line in lines]

@@ -52,13 +52,28 @@ def zones_of(rank: int) -> list[tuple[Any, ...]]:
 def collectives_of(rank: int) -> list[tuple[Any, ...]]:
     created = 200 if rank != 2 else LAST_OF_BUCKETS
     rows: list[tuple[Any, ...]] = [
-        (rank, 0, seq, "all_reduce", 4096, "Float", created + 5 * seq, None, ended, 0, "backward", "DDP#0", seq - 1)
+        (
+            rank,
+            0,
+            seq,
+            "all_reduce",
+            4096,
+            "Float",
+            created + 5 * seq,
+            None,
+            ended,
+            0,
+            "backward",
+            "DDP#0",
+            seq - 1,
+            None,
+        )
         for seq, ended in ((1, 330), (2, 340 + rank))
     ]
-    later = (rank, 0, 3, "all_reduce", 8, "Float", 420 + rank, None, None, 1, None, None, None)
+    later = (rank, 0, 3, "all_reduce", 8, "Float", 420 + rank, None, None, 1, None, None, None, None)
     rows.append(later)
     if rank != 1:  # one that rank 1 was not seen to join
-        rows.append((rank, 0, 4, "all_gather", 8, None, 430, None, 440, 1, None, None, None))
+        rows.append((rank, 0, 4, "all_gather", 8, None, 430, None, 440, 1, None, None, None, None))
     return [(*row[:6], BASE + row[6] * US, None, row[8] and BASE + row[8] * US, *row[9:]) for row in rows]
 
 
@@ -170,9 +185,9 @@ def test_a_rank_is_named_by_its_attempt_and_its_device_too(run: Run, write: Call
     several = replace(run, attempt=1, attempts=[0, 1], tables=replace(run.tables, kernels=kernels))
     names = write(several).processes
     assert names == {
-        0: "rank 0 · attempt 1 · node-a",
-        1: "rank 1 · attempt 1 · node-a · GPU 5",
-        2: "rank 2 · attempt 1 · node-a",
+        0: "rank 0 · node-a · attempt 1",
+        1: "rank 1 · node-a · attempt 1 · GPU 5",
+        2: "rank 2 · node-a · attempt 1",
     }
 
 
@@ -268,17 +283,18 @@ def test_ids_of_flows_are_those_of_their_launches(run: Run, tmp_path: Path) -> N
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2**70)), min_size=2, max_size=2, unique=True))
 def test_no_two_ids_are_made_one(ids: list[tuple[int, int]]) -> None:
-    flows = [int(bytes(Ids(f"1{rank:02}0").flow(str(number).encode()))) for rank, number in ids]
+    flows = [Ids(f"1{rank:02}0").flow(number) for rank, number in ids]
     shared = [json.loads(Ids(f"1{rank:02}0").renamed(b'{"correlation": %d}' % number)) for rank, number in ids]
     assert flows == [each["correlation"] for each in shared]
     assert flows[0] != flows[1]
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [(b"5", b"1005"), (b'"0x5f"', b'"0x1005f"'), (b'"a"', b'"100a"'), (b"-5", b"-1005")]
+    ("number", "expected"),
+    [(5, 1005), ("0x5f", "0x1005f"), ("a", "100a"), (-5, -1005), (2**70, int(f"100{2**70}")), (1.5, "1001.5")],
 )
-def test_ids_that_are_no_plain_numbers(text: bytes, expected: bytes) -> None:
-    assert bytes(Ids("100").flow(text)) == expected
+def test_ids_keep_their_kind(number: object, expected: object) -> None:
+    assert Ids("100").flow(number) == expected
 
 
 def test_unusable_events_and_broken_traces_are_left_out_and_told(run: Run, write: Callable[..., Timeline]) -> None:
@@ -328,6 +344,7 @@ def test_drift_is_taken_from_recorded_events_too(run: Run, write: Callable[..., 
     assert [us(one.start) for one in timeline.named("aten::mm")] == [[100.001], [90.001], [100.001]]
 
 
+SLICES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)).map(lambda s: (s[0], s[0] + s[1])), max_size=40)
 CROSSING: list[Event] = [
     {"ph": "X", "cat": "cpu_op", "name": name, "pid": 77, "tid": 770, "ts": start, "dur": dur}
     for name, start, dur in (("outer", 100, 100), ("inner", 110, 10), ("crosses", 150, 100), ("within", 160, 10))
@@ -347,6 +364,28 @@ def test_slices_that_cross_on_one_thread_are_put_where_they_nest(run: Run, write
     assert placed["outer"] == placed["inner"] == placed["within"] == "operators: thread 770 (python)"
     assert placed["crosses"] == "operators: thread 770 (python) (2)"
     assert timeline.lanes[0][-2:] == [placed["outer"], placed["crosses"]]
+
+
+def test_slices_that_begin_at_one_moment_nest_however_they_come(run: Run, write: Callable[..., Timeline]) -> None:
+    expected = {"short": (100, 0), "inner": (100, 10), "outer": (100, 100), "next": (110, 90), "later": (200, 0)}
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 77, "tid": 770, "ts": start, "dur": dur}
+        for name, (start, dur) in expected.items()
+    ]
+    run.trace_files[0][0].write_bytes(kineto(events))
+    timeline = write(run)
+    drawn = {one.name: (one.start - BASE + 5000, one.end - one.start) for one in timeline.slices if one.rank == 0}
+    assert expected.items() <= {name: (start / US, length / US) for name, (start, length) in drawn.items()}.items()
+
+
+@given(SLICES)
+def test_slices_need_further_lanes_only_where_they_cross(slices: list[tuple[int, int]]) -> None:
+    events = pl.DataFrame(
+        [(0, 0, "cpu_op", "x", 1, start, end, True) for start, end in slices], schema=t.EVENTS, orient="row"
+    )
+    lanes = displaced(events, t.empty(t.KERNELS)).lanes
+    cross = any(not nest_or_disjoint(*sorted((a, b), key=lambda s: (s[0], -s[1]))) for a in slices for b in slices)
+    assert bool(lanes) == cross
 
 
 def test_streams_of_two_devices_do_not_cross_each_other() -> None:
@@ -437,6 +476,15 @@ def test_plain_json_is_the_same_and_nothing_else_is_left(run: Run) -> None:
     assert {path.name for path in set(folder.iterdir()) - before} == {"x.json", "y.json.gz", "z.json.gz"}
 
 
+def test_progress_is_told_up_to_the_end(run: Run, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    write_timeline(
+        run, results.healthy(3), tmp_path / "x.json", progress=lambda done, total: told.append((done, total))
+    )
+    size = sum(path.stat().st_size for windows in run.trace_files.values() for path in windows.values())
+    assert told[-1] == (size, size) and told == sorted(told)
+
+
 def test_both_formats_show_the_same(run: Run, tmp_path: Path) -> None:
     shown = []
     for name in ("x.json", "x.pftrace"):
@@ -479,9 +527,6 @@ def test_real_jobs_can_be_drawn(name: str, shared: Path, write: Callable[..., Ti
         )
     late = [arrow for arrow in timeline.arrows if arrow.category == "last_arrival"]
     assert late and all(arrow.leaves.rank == arrow.arrives.args["last rank"] for arrow in late)
-
-
-SLICES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)).map(lambda s: (s[0], s[0] + s[1])), max_size=40)
 
 
 @given(SLICES)

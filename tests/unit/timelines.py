@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+from google.protobuf.unknown_fields import UnknownFieldSet
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
 Args = dict[str, Any]
 
@@ -116,6 +119,30 @@ def check_drawable(timeline: Timeline) -> None:
         assert len(set(names)) == len(names), names
 
 
+def enclosing(slices: list[Slice]) -> Callable[[int], Any]:
+    """What finds the innermost of the slices of one lane at a time, or None."""
+    open_at: list[tuple[int, list[Slice]]] = []  # from a time on
+    stack: list[Slice] = []
+
+    def close(until: int) -> None:
+        while stack and stack[-1].end <= until:
+            end = stack.pop().end
+            open_at.append((end, stack[-1:]))
+
+    for one in sorted(slices, key=lambda one: (one.start, -one.end)):
+        close(one.start)
+        stack.append(one)
+        open_at.append((one.start, [one]))
+    close(2**63)
+    times = [time for time, _ in open_at]
+
+    def at(time: int) -> Slice | None:
+        place = bisect_right(times, time)
+        return next(iter(open_at[place - 1][1]), None) if place else None
+
+    return at
+
+
 def _read_chrome(path: Path) -> Timeline:
     trace = chrome(path)
     base = trace["baseTimeNanoseconds"]
@@ -162,38 +189,59 @@ def _read_chrome(path: Path) -> Timeline:
             flow = flows[event["cat"], event["name"], event["id"]]
             assert event["ph"] not in flow, "one id, two arrows"
             flow[event["ph"]] = event
+    around = {place: enclosing(slices) for place, slices in on_lane.items()}
     for (category, _, _), ends in flows.items():
-        around = {
-            phase: [one for one in on_lane[end["pid"], end["tid"]] if one.start <= ns(end) < one.end]
+        found = {
+            phase: around[end["pid"], end["tid"]](ns(end))
             for phase, end in ends.items()
+            if (end["pid"], end["tid"]) in around
         }
-        if len(ends) == 2 and all(around.values()):
+        if found.keys() == {"s", "f"} and all(found.values()):
             # A device's clock may be behind its host's: then viewers drop the arrow.
             assert category != "last_arrival" or ns(ends["s"]) < ns(ends["f"])
-            leaves, arrives = (max(around[phase], key=lambda one: one.start) for phase in "sf")
-            timeline.arrows.append(Arrow(category, leaves, arrives))
+            timeline.arrows.append(Arrow(category, found["s"], found["f"]))
     return timeline
 
 
-def _read_packets(path: Path) -> Timeline:
-    """What Perfetto makes of the packets: sorted by time, of one moment in the order of the file."""
-    trace = Trace.FromString(path.read_bytes())
-    assert trace.packet
-    timeline = Timeline()
+def _introduced(trace: Any) -> tuple[dict[tuple[str, int], str], dict[int, Any]]:
+    """Names by what names what, and number, and tracks by number; checks that what packets refer to has been
+    introduced, and that they are complete."""
     names: dict[tuple[str, int], str] = {}
     tracks: dict[int, Any] = {}
+    assert trace.packet[0].sequence_flags == TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
     for packet in trace.packet:
-        assert packet.trusted_packet_sequence_id
+        event = packet.track_event
+        for message in (packet, event, event.legacy_event, *event.debug_annotations):
+            assert not len(UnknownFieldSet(message)), "a field that is not in the definitions"
+        assert packet.trusted_packet_sequence_id == trace.packet[0].trusted_packet_sequence_id
         for kind in ("event_names", "event_categories", "debug_annotation_names"):
             for entry in getattr(packet.interned_data, kind):
-                assert (kind, entry.iid) not in names
+                assert entry.iid and (kind, entry.iid) not in names
                 names[kind, entry.iid] = entry.name
         if packet.HasField("track_descriptor"):
             assert packet.track_descriptor.uuid and packet.track_descriptor.uuid not in tracks
             tracks[packet.track_descriptor.uuid] = packet.track_descriptor
         elif packet.HasField("track_event"):
-            assert packet.track_event.track_uuid in tracks or packet.track_event.name_iid
-            assert not packet.track_event.name_iid or ("event_names", packet.track_event.name_iid) in names
+            assert packet.HasField("timestamp") and event.track_uuid
+            used = [("event_names", event.name_iid)] if event.name_iid else []
+            used += [("event_categories", number) for number in event.category_iids]
+            used += [("debug_annotation_names", each.name_iid) for each in event.debug_annotations]
+            assert names.keys() >= set(used), "a name is used before it is introduced"
+            assert not used or packet.sequence_flags == TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+    for track in tracks.values():
+        assert not track.parent_uuid or tracks[track.parent_uuid].HasField("process")
+    for packet in trace.packet:
+        if packet.HasField("track_event"):
+            counts = packet.track_event.type == TrackEvent.TYPE_COUNTER
+            assert tracks[packet.track_event.track_uuid].HasField("counter") == counts
+    return names, tracks
+
+
+def _read_packets(path: Path) -> Timeline:
+    """What Perfetto makes of the packets: sorted by time, of one moment in the order of the file."""
+    trace = Trace.FromString(path.read_bytes())
+    timeline = Timeline()
+    names, tracks = _introduced(trace)
     of_processes = [track for track in tracks.values() if track.HasField("process")]
     for track in sorted(of_processes, key=lambda track: track.process.legacy_sort_index):
         assert track.process.pid not in timeline.processes
@@ -210,7 +258,8 @@ def _read_packets(path: Path) -> Timeline:
             value = json.loads(value) if kind == "legacy_json_value" else value
             assert names["debug_annotation_names", annotation.name_iid] not in found
             found[names["debug_annotation_names", annotation.name_iid]] = value
-        return found
+        recorded = found.pop("args", {})  # those of recorded events stay one text
+        return {**found, **recorded}
 
     stacks: dict[int, list[tuple[int, Any]]] = defaultdict(list)
     open_flows: dict[Any, Any] = {}
@@ -221,7 +270,7 @@ def _read_packets(path: Path) -> Timeline:
             continue
         event, track = packet.track_event, tracks[packet.track_event.track_uuid]
         name = names.get(("event_names", event.name_iid), "")
-        [category] = [names["event_categories", iid] for iid in event.category_iids] or [""]
+        category = next((names["event_categories", iid] for iid in event.category_iids), "")
         rank = tracks[track.parent_uuid].process.pid if track.parent_uuid else -1
         stack = stacks[track.uuid]
         if event.type == TrackEvent.TYPE_COUNTER:
@@ -235,12 +284,13 @@ def _read_packets(path: Path) -> Timeline:
             pairs += [("last_arrival", open_flows[flow], id(packet)) for flow in event.terminating_flow_ids]
         elif event.type == TrackEvent.TYPE_SLICE_END:
             start, began = stack.pop()
+            assert start <= packet.timestamp
             event = began.track_event
             done[id(began)] = Slice(
                 rank,
                 track.name,
                 names["event_names", event.name_iid],
-                *([names["event_categories", iid] for iid in event.category_iids] or [""]),
+                next((names["event_categories", iid] for iid in event.category_iids), ""),
                 start,
                 packet.timestamp,
                 args(event),
