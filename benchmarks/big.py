@@ -2,7 +2,8 @@
 
     python benchmarks/big.py [--gb 0.25 1 4]
 
-Each is one rank's, gzipped, made of steps whose answer is known; the report must give it.
+Each is one rank's, gzipped, made of steps whose answer is known; the report must give it. Of more than two million
+events those of operators on the host are left out, and the report says so: from there on an event costs less.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ def main() -> None:
         assert math.isclose(totals["compute"], steps * _COMPUTE_MS), totals
         assert math.isclose(totals["exposed"], steps * _COMM_MS), totals
         events = steps * _PER_STEP
-        rate = taken.wall / events * 1e6
+        rate = taken.cpu / events * 1e6
         print(
-            f"{size:5.2f} GB, {events:9} events: {taken.wall:6.1f} s, processor {taken.cpu:6.1f} s, "
-            f"{rate:.2f} us per event, peak {taken.peak:5.0f} MB"
+            f"{size:5.2f} GB, {events:9} events: {taken.wall:6.1f} s, processor {taken.cpu:6.1f} s "
+            f"({rate:.2f} us per event), peak {taken.peak:5.0f} MB"
         )
 
 

@@ -4,6 +4,9 @@
 
 First one trace of 54 MB, of a V100 (216,092 events), then eight ranks of 4 MB each. At last, in this process, how many
 MB of JSON become tables in a second of one processor. `make test` sets up what the peer needs.
+
+Where other programs use the machine, processor time tells more than the time on the wall. It is that of a process and
+its children; the peak is that of the largest of them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -14,6 +15,7 @@ from distprof.analyze.traces import analyze_traces
 from distprof.clock.align import align
 from distprof.clock.shift import corrections, shifted
 from distprof.result import NotObserved, Result, RunInfo
+from distprof.trace.endings import ending, ending_notes
 from distprof.trace.load import Run
 from distprof.trace.notes import Note
 from distprof.trace.tables import Tables
@@ -32,7 +34,8 @@ def build(run: Run, steps: tuple[int | None, int | None] = (None, None)) -> Resu
     else:
         inputs = prepare(tables, clock, _recording(run))
         sections = with_pictures(inputs, analyze(inputs))
-    notes = [NotObserved(_within(note), None if note.rank is None else [note.rank], note.text) for note in run.notes]
+    found = [*run.notes, *ending_notes(run)]
+    notes = [NotObserved(_within(note), None if note.rank is None else [note.rank], note.text) for note in found]
     not_observed = [*notes, *sections.pop("not_observed"), *unseen]
     return Result(run=_run_info(run), clock=clock, groups=run.tables.groups, not_observed=not_observed, **sections)
 
@@ -87,15 +90,19 @@ def _recording(run: Run) -> Recording:
     files = {rank: list(windows.values()) for rank, windows in run.trace_files.items() if windows}
     folder = run.directory.path.absolute()
     sizes = [path.stat().st_size for paths in files.values() for path in paths if path.exists()]
-    ended = (run.manifest and run.manifest.ended) or {}
+    ended = ending(run)
     failures = ended.get("failures", {})
     first = next((rank for rank, failure in failures.items() if failure.get("first")), None)
     return Recording(
-        traces={rank: str(paths[0].absolute().relative_to(folder)) for rank, paths in files.items()},
+        traces={rank: _from(folder, paths[0].absolute()) for rank, paths in files.items()},
         trace_bytes=sum(sizes) if sizes else None,
         failures={int(rank): _how_it_failed(rank, failure, first) for rank, failure in failures.items()},
         absent={int(rank): text for rank, text in ended.get("absent", {}).items()},
     )
+
+
+def _from(folder: Path, path: Path) -> str:
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def _how_it_failed(rank: str, failure: dict[str, Any], first: str | None) -> str:

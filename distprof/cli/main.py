@@ -5,26 +5,32 @@ from __future__ import annotations
 import gc
 import importlib
 import io
+import os
 import sys
 from typing import Protocol, cast
 
 from distprof._version import __version__
+from distprof.run.scheduled import hold_announcements, is_scheduled
 
 # Each is the module distprof.cli.<name>, imported when it is called and not before: `--help` is instant.
 COMMANDS: dict[str, str] = {
     "launch": "run a training as torchrun would, record every rank, and report",
+    "submit": "do the same as a job of SLURM, on several nodes",
     "env": "print the lines that arm what any other launcher starts",
     "report": "show who holds the others up in a recorded run, why, and how much",
     "compare": "show what is different between two recorded runs",
     "validate": "measure whether a change makes a training faster, outside of the profiler",
+    "sweep": "try settings on a training, and say which are better and why",
     "overhead": "measure what distprof itself costs a training",
     "merge": "write the timeline of all ranks on one clock, for Perfetto",
     "view": "open a run's timeline in Perfetto",
+    "scrub": "write a copy of a run without names, paths, arguments and secrets",
     "doctor": "say what can be observed on this machine, and why the rest cannot",
     "completion": "print what bash, zsh or tcsh completes commands and options by",
 }
 
 _INTERRUPTED = 130
+_FEW_COLLECTIONS = 200_000  # objects that are made between two of them; Python's own figure is 700
 
 
 class _Command(Protocol):
@@ -51,14 +57,14 @@ def main(argv: list[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"distprof: error: {_unknown(command)}", file=sys.stderr)
         return 2
+    if command == "launch" and is_scheduled(os.environ):
+        hold_announcements()  # to import torch takes seconds
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a report must not end at a dash that the locale does not know
     # What imports make stays: to look for garbage in it again and again would take a seventh of a small report's time.
-    gc.disable()
+    gc.set_threshold(_FEW_COLLECTIONS)
     module = cast(_Command, importlib.import_module(f"distprof.cli.{command}"))
-    gc.freeze()
-    gc.enable()
     try:
         return module.main(words[1:])
     except KeyboardInterrupt:

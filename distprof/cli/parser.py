@@ -25,8 +25,8 @@ class Parser(argparse.ArgumentParser):
             nargs="+",
             type=Path,
             metavar="RUN|TRACES",
-            help="A run directory: what `distprof launch` printed. Or traces of one job that anybody recorded: files, "
-            "folders and globs.",
+            help="A run directory: what `distprof launch` printed; where hosts share no disk, the directories of all "
+            "of them. Or traces of one job that anybody recorded: files, folders and globs.",
         )
         self.add_argument(
             "--rank",

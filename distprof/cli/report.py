@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from distprof.cli.fail_if import CONDITION_HOLDS, add_fail_if, tell_failed
 from distprof.cli.parser import Parser, load_recordings, output_file, step_range
-from distprof.pipeline import build
-from distprof.report.make import show_report
+from distprof.report.make import kept_of, show_report
 from distprof.report.terminal import render, render_verdict
 from distprof.result import Result, to_json
 from distprof.run.files import write_atomic
@@ -63,18 +63,27 @@ def main(argv: list[str]) -> int:
     parser = build_parser()
     arguments = parser.parse_args(argv)
     try:
-        run = load_recordings(arguments)
         render_chosen = render_verdict if arguments.quiet else render
         if arguments.json is None and arguments.html is None and arguments.steps == (None, None):
-            result = show_report(run, quiet=arguments.quiet)
+            result = show_report(arguments.paths, partial(load_recordings, arguments), quiet=arguments.quiet)
         else:
-            result = build(run, arguments.steps)
+            result = _chosen(arguments)
             _write_chosen(result, arguments.json, arguments.html, render_chosen)
     except RunDirectoryError as error:
         parser.error(str(error))
     except OSError as error:
         parser.error(f"{error.filename} cannot be read or written ({error.strerror})")
     return CONDITION_HOLDS if tell_failed(arguments.fail_if, result, result.not_observed) else 0
+
+
+def _chosen(arguments: argparse.Namespace) -> Result:
+    """The report on the steps that were asked for."""
+    kept = kept_of(arguments.paths) if arguments.steps == (None, None) else None
+    if kept is not None:
+        return kept
+    from distprof.pipeline import build  # with polars, which a report that was kept does not need
+
+    return build(load_recordings(arguments), arguments.steps)
 
 
 def _write_chosen(

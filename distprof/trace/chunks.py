@@ -91,6 +91,11 @@ class EventChunks(Generic[Event]):
         return self._text.damage
 
     @property
+    def head(self) -> bytes:
+        """What of a trace comes before the list of its events; known from the first chunk on, and empty for a list."""
+        return self._head
+
+    @property
     def header(self) -> bytes:
         """The trace without its events."""
         if self.is_list:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import polars as pl
 
@@ -12,6 +13,7 @@ from distprof.trace.gloo import join_spans
 from distprof.trace.intervals import Times, innermost
 from distprof.trace.kinds import KINDS
 from distprof.trace.recordings import DdpFacts, Facts
+from distprof.trace.roots import TOLD, roots_of
 from distprof.trace.steps import outermost_backwards
 from distprof.trace.tables import COLLECTIVES, empty
 
@@ -37,6 +39,7 @@ def build_collectives(
     events: pl.DataFrame,
     windows: pl.DataFrame,
     facts: Mapping[int, Facts],
+    told: Mapping[int, pl.DataFrame] = MappingProxyType({}),
 ) -> tuple[pl.DataFrame, list[Group]]:
     """Put each collective into its group, step and zone, number DDP's buckets, and join gloo's spans.
 
@@ -47,6 +50,7 @@ def build_collectives(
         zones, steps, windows: tables of all ranks.
         events: KINETO_EVENTS of all ranks.
         facts: of each rank.
+        told: rank -> TOLD of its windows, where these tell roots.
 
     Returns:
         A COLLECTIVES table, and the process groups that its ids refer to.
@@ -63,6 +67,8 @@ def build_collectives(
             events=events.filter(pl.col("rank") == rank),
             windows=windows.filter(pl.col("rank") == rank),
             models=facts[rank].ddp,
+            told=told.get(rank, empty(TOLD)),
+            groups=groups,
         )
         for (rank,), of_rank in named.partition_by("rank", as_dict=True).items()
     ]
@@ -78,6 +84,8 @@ def _of_rank(
     events: pl.DataFrame,
     windows: pl.DataFrame,
     models: list[DdpFacts],
+    told: pl.DataFrame,
+    groups: list[Group],
 ) -> pl.DataFrame:
     started, ended = entries["started"].to_list(), entries["ended"].to_list()
     for index, start, end in windows.select("window", "start", "end").iter_rows():
@@ -98,6 +106,7 @@ def _of_rank(
             step=_gather(steps["step"], step),
             model=pl.Series([bucket and bucket[0] for bucket in buckets], dtype=pl.String),
             bucket=pl.Series([bucket and bucket[1] for bucket in buckets], dtype=pl.Int32),
+            root=roots_of(entries, told, training, models, groups),
         )
         .filter(~pl.col("p2p"))
         .select(pl.col(name).cast(dtype) for name, dtype in COLLECTIVES.items())

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from functools import reduce
-from itertools import count
 from operator import attrgetter, or_
 from typing import Any
 
@@ -17,7 +14,10 @@ import numpy.typing as npt
 import polars as pl
 
 from distprof.trace.chunks import Chunk
+from distprof.trace.growing import GrowingColumn, Texts
 from distprof.trace.intervals import Mask, Times
+from distprof.trace.numbers import NONE, floats, int_or_none, known, nanoseconds, number_in, whole
+from distprof.trace.roots import root_of_inputs, root_of_record
 from distprof.trace.tables import EVENTS, MEMORY
 
 # EVENTS and whether the event was over when the window closed; if not, `end` is where it was cut.
@@ -33,7 +33,8 @@ FILE_EVENTS: dict[str, Any] = {
     "bytes": pl.Int64,
     "shapes": pl.String,
 }
-# What producers tell of a collective beside an event: `row` is the event's place in FILE_EVENTS.
+# What producers tell of a collective beside an event: `row` is the event's place in FILE_EVENTS, `root` one among the
+# members of the group.
 CALLS: dict[str, Any] = {
     "row": pl.UInt32,
     "collective": pl.String,
@@ -43,6 +44,7 @@ CALLS: dict[str, Any] = {
     "seq": pl.Int64,
     "elements": pl.Int64,
     "dtype": pl.String,
+    "root": pl.Int64,
 }
 
 # A registered operator has a namespace: `aten::addmm`. Names without one are nodes of autograd, functions written in
@@ -51,6 +53,7 @@ NAMESPACE = "::"
 WRAPPERS = ("autograd::", "torch::autograd::")
 # Such an operator hands a collective to its backend, or waits for one.
 COLLECTIVES = ("c10d::", "_c10d_functional::", "c10d_functional::", "record_param_comms")
+_C10D = "c10d::"  # operators that create one
 # Spans of a collective, which tell its size where no other event does.
 SPANS = ("gloo:", "nccl:")
 # torch before 1.12 wrote other categories; MTIA has its own for what runs on the device.
@@ -64,8 +67,6 @@ _CATEGORIES = {
 }
 _MEMORY = "[memory]"
 
-_INT64 = 2**63
-_NONE = -(2**62)  # in columns of integers: there is none
 # A float holds microseconds with three decimals exactly enough below this; kineto's base keeps `ts` below it.
 _EXACT_US = 2.0**43
 # No window is longer than a day, and no time later than in 2116.
@@ -90,6 +91,8 @@ class _Arguments(
         "members": "Process Group Ranks",
         "seq": "Seq",
         "elements": "In msg nelems",
+        "rank": "Rank",
+        "inputs": "Concrete Inputs",
         "dims": "Input Dims",
         "types": "Input type",
         "bytes": "Bytes",
@@ -102,9 +105,9 @@ class _Arguments(
     },
 ):
     finished: Any = True
-    device: Any = _NONE
-    stream: Any = _NONE
-    correlation: Any = _NONE
+    device: Any = NONE
+    stream: Any = NONE
+    correlation: Any = NONE
     collective: Any = None
     group: Any = None
     group_id: Any = None
@@ -112,16 +115,18 @@ class _Arguments(
     members: Any = None
     seq: Any = None
     elements: Any = None
+    rank: Any = None
+    inputs: msgspec.Raw = msgspec.Raw()
     dtype: Any = None
     dims: msgspec.Raw = msgspec.Raw()
     types: msgspec.Raw = msgspec.Raw()
-    bytes: Any = _NONE
-    copied: Any = _NONE
-    address: Any = _NONE
-    allocated: Any = _NONE
-    reserved: Any = _NONE
-    device_type: Any = _NONE
-    device_id: Any = _NONE
+    bytes: Any = NONE
+    copied: Any = NONE
+    address: Any = NONE
+    allocated: Any = NONE
+    reserved: Any = NONE
+    device_type: Any = NONE
+    device_id: Any = NONE
 
 
 class Event(msgspec.Struct, gc=False):
@@ -143,11 +148,8 @@ _NO_ARGUMENTS = _Arguments()
 
 
 _FILE_MEMORY: dict[str, Any] = {name: dtype for name, dtype in MEMORY.items() if name not in ("rank", "window")}
-# Integers that stand in an event's arguments, by the column that they go to.
-_OF_EVENTS: dict[str, Callable[[_Arguments], Any]] = {
-    **{name: attrgetter(name) for name in ("device", "stream", "correlation")},
-    "bytes": attrgetter("copied"),
-}
+# Integers that stand in an event's arguments.
+_OF_EVENTS = ("device", "stream", "correlation", "bytes")
 _OF_MEMORY: dict[str, Callable[[_Arguments], Any]] = {
     "device_type": attrgetter("device_type"),
     "device": attrgetter("device_id"),
@@ -155,40 +157,22 @@ _OF_MEMORY: dict[str, Callable[[_Arguments], Any]] = {
 }
 
 
-class _Texts:
-    """Texts as numbers: there are few, and each of them comes many times."""
-
-    def __init__(self) -> None:
-        self._numbers: defaultdict[str, int] = defaultdict(count().__next__)
-
-    def numbers(self, texts: list[str]) -> npt.NDArray[np.uint32]:
-        """The number of each text."""
-        return np.frombuffer(array("I", map(self._numbers.__getitem__, texts)), dtype=np.uint32)
-
-    def __contains__(self, text: str) -> bool:
-        return text in self._numbers
-
-    def __iter__(self) -> Iterator[str]:
-        """The texts in the order of their numbers."""
-        return iter(self._numbers)
-
-
 class Columns:
     """Columns of a trace, chunk after chunk; times count from the trace's base."""
 
     def __init__(self) -> None:
         integers = ("thread", "start", "end", "process", *_OF_EVENTS)
-        self._cat = _Texts()
-        self._name = _Texts()
-        self._shapes = _Texts()
-        self._parts: dict[str, list[npt.NDArray[Any]]] = {
-            "cat": [np.empty(0, np.uint32)],
-            "name": [np.empty(0, np.uint32)],
-            "shapes": [np.empty(0, np.uint32)],
-            "finished": [np.empty(0, np.bool_)],
-            **{name: [np.empty(0, np.int64)] for name in integers},
+        self._cat = Texts()
+        self._name = Texts()
+        self._shapes = Texts()
+        self._columns = {
+            "cat": GrowingColumn(np.uint32),
+            "name": GrowingColumn(np.uint32),
+            "shapes": GrowingColumn(np.uint32),
+            "finished": GrowingColumn(np.bool_),
+            **{name: GrowingColumn(np.int64) for name in integers},
         }
-        self._memory: dict[str, list[Times]] = {name: [np.empty(0, np.int64)] for name in _FILE_MEMORY}
+        self._memory = {name: GrowingColumn(np.int64) for name in _FILE_MEMORY}
         self._calls: list[tuple[Any, ...]] = []
         self._rows = 0
         self._unusable = 0
@@ -196,19 +180,22 @@ class Columns:
         self._open = 0
         self._long_names = 0
         self._left_out: int | None = None  # operators; None: they are kept
-        self.seen = 0
+        self.seen = False  # an event of a Chrome trace
 
     def add(self, chunk: Chunk[Event]) -> None:
         """Add a chunk's events."""
-        phases = [event.ph for event in chunk.events]
-        self.seen += len(phases) - phases.count("")
-        self._open += phases.count("B")
+        phases = {event.ph for event in chunk.events}
+        self.seen = self.seen or bool(phases - {""})
+        if "B" in phases:
+            self._open += sum(event.ph == "B" for event in chunk.events)
         if "i" in phases:
             self._add_memory([event for event in chunk.events if event.ph == "i" and event.name == _MEMORY])
         complete = [event for event in chunk.events if event.ph == "X" and event.cat != "Trace"]
         if self._left_out is not None:
             before = len(complete)
-            complete = [event for event in complete if not _is_plain(event.cat, event.name)]
+            complete = [
+                event for event in complete if event.cat not in _OPERATORS or event.name.startswith(COLLECTIVES)
+            ]
             self._left_out += before - len(complete)
         if complete:
             self._add_events(complete, chunk)
@@ -218,15 +205,15 @@ class Columns:
     def _add_events(self, complete: list[Event], chunk: Chunk[Event]) -> None:
         """Add the complete ones of a chunk's events."""
         times = [event.ts for event in complete]
-        ts = _floats(times)
+        ts = floats(times)
         dur = np.array([event.dur for event in complete], dtype=np.float64)
-        thread = _whole([event.tid for event in complete], _number_in)
-        usable = (np.abs(ts) < _LATEST_US) & (dur >= 0) & (dur < _DAY_US) & (thread != _NONE)
+        thread = whole([event.tid for event in complete], number_in)
+        usable = (np.abs(ts) < _LATEST_US) & (dur >= 0) & (dur < _DAY_US) & (thread != NONE)
         if not usable.all():
             self._unusable += int(np.count_nonzero(~usable))
             complete = [complete[index] for index in np.flatnonzero(usable)]
             ts, dur, thread = ts[usable], dur[usable], thread[usable]
-        start = _nanoseconds(ts)
+        start = nanoseconds(ts)
         if float in set(map(type, times)) and len(inexact := np.flatnonzero(np.abs(ts) >= _EXACT_US)):
             exact = msgspec.json.decode(chunk.data, type=list[_DecimalEvent], strict=False)
             row_of = {id(event): row for row, event in enumerate(chunk.events)}
@@ -240,22 +227,25 @@ class Columns:
             "shapes": self._shapes.numbers([str(args.dims, "utf-8") if args.dims else "" for args in arguments]),
             "thread": thread,
             "start": start,
-            "end": start + _nanoseconds(dur),
+            "end": start + nanoseconds(dur),
             "finished": np.array([args.finished is not False for args in arguments], dtype=np.bool_),
-            "process": _whole([event.pid for event in complete]),
-            **{name: _whole(list(map(of, arguments))) for name, of in _OF_EVENTS.items()},
+            "process": whole([event.pid for event in complete]),
+            "device": whole([args.device for args in arguments]),
+            "stream": whole([args.stream for args in arguments]),
+            "correlation": whole([args.correlation for args in arguments]),
+            "bytes": whole([args.copied for args in arguments]),
         }
         for name, values in columns.items():
-            self._parts[name].append(values)
+            self._columns[name].add(values)
 
     def _leave_operators_out(self) -> None:
         """Leave plain operators out, from those that were read on."""
-        cat, name = np.concatenate(self._parts["cat"]), np.concatenate(self._parts["name"])
+        cat, name = self._columns["cat"].values, self._columns["name"].values
         operator = np.array([text in _OPERATORS for text in self._cat], dtype=np.bool_)
         collective = np.array([text.startswith(COLLECTIVES) for text in self._name], dtype=np.bool_)
         kept = ~operator[cat] | collective[name]
-        for column, parts in self._parts.items():
-            self._parts[column] = [np.concatenate(parts)[kept]]
+        for column in self._columns.values():
+            column.keep(kept)
         place = np.cumsum(kept) - 1
         self._calls = [(int(place[row]), *told) for row, *told in self._calls if kept[row]]
         self._left_out = int(np.count_nonzero(~kept))
@@ -268,33 +258,39 @@ class Columns:
                 values = (args.collective, group, args.desc, args.members)
                 texts = [None if value is None else str(value) for value in values]
                 dtype = args.dtype if isinstance(args.dtype, str) else None
-                self._calls.append((self._rows + row, *texts, _int(args.seq), _int(args.elements), dtype))
+                numbers = int_or_none(args.seq), int_or_none(args.elements)
+                root = root_of_record(args.collective, args.rank)
+                self._calls.append((self._rows + row, *texts, *numbers, dtype, root))
+            elif args.inputs and events[row].name.startswith(_C10D):
+                root = root_of_inputs(events[row].name, args.inputs)
+                if root is not None:
+                    self._calls.append((self._rows + row, None, None, None, None, None, None, None, root))
             elif args.dims and events[row].name.startswith(SPANS):
                 elements, dtype = _input(args)
                 if elements is not None:
-                    self._calls.append((self._rows + row, None, None, None, None, None, elements, dtype))
+                    self._calls.append((self._rows + row, None, None, None, None, None, elements, dtype, None))
 
     def _add_memory(self, moments: list[Event]) -> None:
         """Add allocations and releases; one without a time or a size is left out."""
-        time = _floats([event.ts for event in moments])
+        time = floats([event.ts for event in moments])
         arguments = [event.args or _NO_ARGUMENTS for event in moments]
-        columns = {name: _whole(list(map(of, arguments))) for name, of in _OF_MEMORY.items()}
-        usable = (np.abs(time) < _LATEST_US) & (columns["bytes"] != _NONE)
-        columns["time"] = _nanoseconds(time)
+        columns = {name: whole(list(map(of, arguments))) for name, of in _OF_MEMORY.items()}
+        usable = (np.abs(time) < _LATEST_US) & (columns["bytes"] != NONE)
+        columns["time"] = nanoseconds(time)
         for name, values in columns.items():
-            self._memory[name].append(values[usable])
+            self._memory[name].add(values[usable])
 
     def tables(self, base: int) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Events and calls; times count from `base`."""
-        start = np.concatenate(self._parts.pop("start")) + base
-        end = np.concatenate(self._parts.pop("end")) + base
+        start = self._columns.pop("start").values + base
+        end = self._columns.pop("end").values + base
         near = _near(start)
         self._far = int(np.count_nonzero(~near))
         order = np.lexsort((-end, start))
         order = order[near[order]]
 
         def take(name: str) -> npt.NDArray[Any]:
-            return np.concatenate(self._parts.pop(name))[order]  # one column after the other: all twice is much
+            return self._columns.pop(name).values[order]  # one column after the other: all twice is much
 
         start, end, thread, cat, name = start[order], end[order], take("thread"), take("cat"), take("name")
         cats, names = _series(self._cat).replace(_CATEGORIES), _series(self._name)
@@ -303,7 +299,7 @@ class Columns:
             self._long_names = int(np.count_nonzero(long.to_numpy()[name]))
             names = names.str.head(_LONGEST_NAME)
         process = take("process")
-        process[process == _NONE] = -1
+        process[process == NONE] = -1
         events = {
             "leaf": _computing(
                 operator=(cats == "cpu_op").to_numpy()[cat], names=names, name=name, thread=thread, start=start, end=end
@@ -316,7 +312,7 @@ class Columns:
             "finished": take("finished"),
             "process": process,
             "shapes": _series(self._shapes).replace("", None).gather(take("shapes")),
-            **{name: _known(take(name)) for name in _OF_EVENTS},
+            **{name: known(take(name)) for name in _OF_EVENTS},
         }
         return pl.DataFrame(events, schema_overrides=FILE_EVENTS).select(list(FILE_EVENTS)), self._calls_at(order)
 
@@ -330,9 +326,9 @@ class Columns:
 
     def memory(self, base: int) -> pl.DataFrame:
         """MEMORY without rank and window."""
-        columns = {name: np.concatenate(parts) for name, parts in self._memory.items()}
+        columns = {name: column.values for name, column in self._memory.items()}
         times = {"time": columns.pop("time") + base}
-        table = pl.DataFrame(times | {name: _known(values) for name, values in columns.items()}, schema=_FILE_MEMORY)
+        table = pl.DataFrame(times | {name: known(values) for name, values in columns.items()}, schema=_FILE_MEMORY)
         return table.sort("time")
 
     def problems(self) -> list[tuple[str | None, str]]:
@@ -353,12 +349,8 @@ class Columns:
         return problems
 
 
-def _series(texts: _Texts) -> pl.Series:
+def _series(texts: Texts) -> pl.Series:
     return pl.Series(list(texts), dtype=pl.String)
-
-
-def _is_plain(cat: str, name: str) -> bool:
-    return cat in _OPERATORS and not name.startswith(COLLECTIVES)
 
 
 def _near(start: Times) -> Mask:
@@ -368,28 +360,6 @@ def _near(start: Times) -> Mask:
     middle = (len(start) - 1) // 2
     near: Mask = np.abs(start - np.partition(start, middle)[middle]) < _DAY_US * 1000
     return near
-
-
-def _whole(values: list[Any], number: Callable[[Any], object] = lambda value: value) -> Times:
-    """Numbers as int64, and `_NONE` for what is missing, too large, or none that `number` makes one of."""
-    try:
-        return np.frombuffer(array("q", values), dtype=np.int64)
-    except (TypeError, OverflowError):
-        numbers = map(number, values)
-        fitting = [value if type(value) is int and -_INT64 <= value < _INT64 else _NONE for value in numbers]
-        return np.array(fitting, dtype=np.int64)
-
-
-def _number_in(thread: object) -> object:
-    """A thread's number; some producers write a text with it: `stream 7`."""
-    if isinstance(thread, str):
-        number = thread.removeprefix("stream").strip()
-        return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else None
-    return thread
-
-
-def _int(value: Any) -> int | None:
-    return value if type(value) is int and -_INT64 <= value < _INT64 else None
 
 
 def _input(args: _Arguments) -> tuple[int | None, str | None]:
@@ -402,31 +372,6 @@ def _input(args: _Arguments) -> tuple[int | None, str | None]:
     if not dims or not types or len(set(types)) > 1:
         return None, None
     return sum(int(np.prod(shape, dtype=np.int64)) for shape in dims), types[0]
-
-
-def _floats(values: list[int | float | None]) -> npt.NDArray[np.float64]:
-    """Numbers as floats, missing ones as NaN."""
-    try:
-        return np.array(values, dtype=np.float64)
-    except OverflowError:  # hundreds of digits
-        return np.array(
-            [np.inf if isinstance(value, int) and value >= _INT64 else value for value in values], np.float64
-        )
-
-
-def _nanoseconds(microseconds: npt.NDArray[np.float64]) -> Times:
-    """Whole and broken part apart: their product with 1000 would not fit into a float."""
-    whole = np.floor(microseconds)
-    thousandths = np.rint((microseconds - whole) * 1000)
-    result: Times = whole.astype(np.int64) * 1000 + thousandths.astype(np.int64)
-    return result
-
-
-def _known(values: Times) -> pl.Series:
-    """Integers with nulls for missing ones."""
-    series = pl.Series(values)
-    missing = values == _NONE
-    return series.set(pl.Series(missing), None) if missing.any() else series
 
 
 def _computing(

@@ -28,7 +28,7 @@ from distprof._version import __version__
 from distprof.run.directory import RunDirectory
 from distprof.run.files import open_regular, write_atomic
 from distprof.run.manifest import read_manifest
-from distprof.run.signing import is_signed, signature, users_key
+from distprof.run.signing import is_own_folder, read_signed, users_key, write_signed
 from distprof.trace.loaded import Run
 from distprof.trace.tables import Tables
 
@@ -81,11 +81,8 @@ def _state(directory: RunDirectory) -> str | None:
 
 def _from_digest(directory: RunDirectory, state: str, key: bytes) -> Run | None:
     try:
-        if not _is_own_folder(directory.digest):
-            return None
-        with open_regular(directory.digest / "digest.json") as file:
-            signed, _, text = file.read().partition(b"\n")
-        if not is_signed(text, signed, key):
+        text = read_signed(directory.digest / "digest.json", key)
+        if text is None:
             return None
         told = json.loads(text)
         if told["state"] != state:
@@ -97,11 +94,6 @@ def _from_digest(directory: RunDirectory, state: str, key: bytes) -> Run | None:
         return Run(directory, read_manifest(directory), tables=tables, **_typed(Run, told["run"]))
     except (OSError, ValueError):  # ValueError: a table is not the one that was written
         return None
-
-
-def _is_own_folder(folder: Path) -> bool:
-    status = folder.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _frame(path: Path, checksum: str) -> pl.DataFrame:
@@ -138,7 +130,7 @@ def _make(run: Run, state: str, key: bytes) -> None:
         return
     folder = run.directory.digest
     folder.mkdir(exist_ok=True)
-    if not _is_own_folder(folder):
+    if not is_own_folder(folder):
         return
     checksums = {}
     for name, frame in frames.items():
@@ -153,8 +145,7 @@ def _make(run: Run, state: str, key: bytes) -> None:
         "values": {name: _plain(value) for name, value in tables.items() if name not in frames},
         "run": {field.name: _plain(getattr(run, field.name)) for field in fields(Run) if field.name not in _NOT_KEPT},
     }
-    text = json.dumps(told).encode()
-    write_atomic(folder / "digest.json", signature(text, key) + b"\n" + text)
+    write_signed(folder / "digest.json", json.dumps(told).encode(), key)
 
 
 def _plain(value: Any) -> Any:

@@ -110,7 +110,7 @@ def innermost(start: Times, end: Times, times: npt.ArrayLike) -> npt.NDArray[np.
     rows = rows[np.lexsort((-end[rows], start[rows]))]
     # An interval's depth: how many began before it, less those that were over by then.
     depth = np.arange(len(rows)) - np.searchsorted(np.sort(end[rows]), start[rows], side="right")
-    for level in np.unique(depth):
+    for level in distinct(depth):
         peers = rows[depth == level]
         before = np.searchsorted(start[peers], at, side="right") - 1
         inside = (before >= 0) & (at < end[peers[before]])

@@ -14,13 +14,13 @@ from distprof.trace.kinds import POINT_TO_POINT, UNCLASSIFIED, UNKNOWN, kind_of,
 from distprof.trace.tables import KERNELS
 
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-_LAUNCHES = r"_(?:runtime|driver)$"
+_LAUNCHES = ("_runtime", "_driver")
 _ANNOTATION = r"^(?:nccl|rccl|xccl|ccl|hccl|ucc|mpi):"
-_OPERATOR = r"^c10d::"
+_OPERATOR = "c10d::"
 _RECORD = "record_param_comms"
 
-# One row per collective of a trace; `group`, `desc` and `members` as the trace writes them. Collectives of one group
-# are in one `lane`: a stream, or gloo's workers.
+# One row per collective of a trace; `group`, `desc` and `members` as the trace writes them, `root` a place among these.
+# Collectives of one group are in one `lane`: a stream, or gloo's workers.
 CARRIED_OUT: dict[str, Any] = {
     "kind": pl.String,
     "family": pl.String,
@@ -34,6 +34,7 @@ CARRIED_OUT: dict[str, Any] = {
     "started": pl.Int64,
     "ended": pl.Int64,
     "lane": pl.Int64,
+    "root": pl.Int64,
 }
 # Bytes of an element, by torch's and by the operators' names of types.
 _SIZES = {
@@ -68,15 +69,15 @@ def read_kernels(
     Returns:
         KERNELS without rank and window, and CARRIED_OUT of its collectives; sending and receiving is none.
     """
-    numbered = events.with_row_index("row")
+    numbered = events.drop("leaf", "finished", "process", "shapes").with_row_index("row")
     work = numbered.filter(pl.col("cat").is_in(DEVICE_CATEGORIES)).unique(
         ["cat", "name", "device", "stream", "start", "end", "correlation"], keep="first", maintain_order=True
     )
     launches = (
-        numbered.filter(pl.col("cat").str.contains(_LAUNCHES) & (pl.col("correlation") > 0))
-        .sort("start")
+        events.select("cat", "correlation", launched="start", launch_end="end", launch_thread="thread")
+        .filter(_ends_with(pl.col("cat"), _LAUNCHES) & (pl.col("correlation") > 0))
         .unique("correlation", keep="first")
-        .select("correlation", launched="start", launch_end="end", launch_thread="thread")
+        .drop("cat")
     )
     work = work.join(launches, on="correlation", how="left", maintain_order="left")
     work = work.join(calls, on="row", how="left", maintain_order="left")
@@ -100,6 +101,10 @@ def read_kernels(
     return kernels.select(pl.col(name).cast(dtype) for name, dtype in schema.items()), _carried_out(called)
 
 
+def _ends_with(text: pl.Expr, endings: Sequence[str]) -> pl.Expr:
+    return pl.any_horizontal(text.str.ends_with(ending) for ending in endings)
+
+
 def _kinds(names: pl.Series) -> pl.Series:
     distinct = {name: kind_of(name) for name in names.drop_nulls().unique()}
     return names.replace_strict(distinct, default=None, return_dtype=pl.String)
@@ -115,7 +120,9 @@ def _called(kernels: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) ->
     around: dict[str, npt.NDArray[np.int64]] = {
         "record": _around(kernels, "launch_thread", "launched", places.filter(host & (name == _RECORD))),
         "annotation": _around(kernels, "launch_thread", "launched", places.filter(host & annotation)),
-        "operator": _around(kernels, "launch_thread", "launched", places.filter(host & name.str.contains(_OPERATOR))),
+        "operator": _around(
+            kernels, "launch_thread", "launched", places.filter(host & name.str.starts_with(_OPERATOR))
+        ),
         "copy": _around(kernels, "thread", "start", places.filter(copy & annotation)),
     }
     table = kernels.with_columns(
@@ -123,6 +130,8 @@ def _called(kernels: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) ->
     )
     meta = calls.rename({column: f"call_{column}" for column in calls.columns if column != "row"})
     table = table.join(meta, left_on="record", right_on="row", how="left", maintain_order="left")
+    roots = calls.select("row", operator_root="root")
+    table = table.join(roots, left_on="operator", right_on="row", how="left", maintain_order="left")
     for place in around:
         told = (events[column].gather(table[place]).alias(f"{place}_{column}") for column in ("name", "start"))
         table = table.with_columns(*told)
@@ -139,6 +148,7 @@ def _called(kernels: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) ->
     only = pl.when(groups.n_unique().over("device", "stream") == 1)
     return table.with_columns(
         kind=pl.coalesce("told", "call_kind", "annotation_kind", "operator_kind", "copy_kind", "family"),
+        root=pl.coalesce("call_root", "operator_root"),
         call=pl.coalesce(pl.col("record", "annotation").cast(pl.Int64), -1 - pl.col("row").cast(pl.Int64)),
         created=pl.coalesce("operator_start", "record_start", "annotation_start", "launched", "start"),
         members=pl.col("members").fill_null(only.then(pl.col("members").drop_nulls().first().over("device", "stream"))),
@@ -164,7 +174,7 @@ def _around(kernels: pl.DataFrame, thread: str, at: str, calls: pl.DataFrame) ->
 
 def _carried_out(called: pl.DataFrame) -> pl.DataFrame:
     table = called.filter(~pl.col("kind").is_in(POINT_TO_POINT)).group_by("call", maintain_order=True)
-    first = ("kind", "family", "group", "desc", "members", "seq", "dtype")
+    first = ("kind", "family", "group", "desc", "members", "seq", "dtype", "root")
     rows = table.agg(
         *(pl.col(name).first() for name in first),
         pl.col("elements", "stream").first(),

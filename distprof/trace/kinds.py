@@ -33,6 +33,9 @@ KINDS = {
 }
 # Kinds in which every end comes after every start.
 SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+# Kinds in which every end comes after the root's start, and those in which the root's end comes after every start.
+FROM_ROOT = ("broadcast", "scatter")
+TO_ROOT = ("reduce", "gather")
 POINT_TO_POINT = ("send", "recv")
 # A kernel whose name tells that it sends and receives, and not for which collective.
 SEND_RECV = "send_recv"

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from distprof.result import Group
-from distprof.trace.matching import Likeness, compare
+from distprof.trace.likeness import Lane, Likeness, compare, lane_of
 
 NOT_NAMED = "not named"
 # Lanes are one group's if their score is as high: the share of collectives that are partners, less up to `_WORST` for
@@ -32,7 +33,7 @@ _WITNESSES = 4
 # Two ranks' windows may be cut so differently.
 _SLACK_NS = 1_000_000
 
-Lanes = dict[int, pl.DataFrame]
+Lanes = dict[int, Lane]
 
 
 def with_groups_of_lanes(
@@ -51,9 +52,10 @@ def with_groups_of_lanes(
     """
     filled = occurrences.with_columns(pl.col("lane").fill_null(0))
     nameless = filled.filter(pl.col("group").is_null())
+    kinds = {kind: number for number, kind in enumerate(nameless["kind"].unique())}
     ranks: dict[int, Lanes] = {}
     for (rank, lane), own in sorted(nameless.partition_by("rank", "lane", as_dict=True).items(), key=lambda i: i[0]):
-        ranks.setdefault(rank, {})[lane] = own
+        ranks.setdefault(rank, {})[lane] = lane_of(own, kinds)
     found: list[dict[int, int]] = []  # rank -> lane, for each group
     for rank, lanes in sorted(ranks.items(), key=lambda item: -len(item[1])):
         partners = _assign(lanes, found, ranks)
@@ -86,11 +88,19 @@ def _assign(own: Lanes, groups: Sequence[Mapping[int, int]], ranks: Mapping[int,
         [[min(by_rank[rank][mine, lane] for rank, lane in members) for members in witnesses] for mine in own]
     )
     scores[scores < _LEAST] = 0  # all that do not fit are alike
-    from scipy.optimize import linear_sum_assignment  # costs more than reading a small trace
-
-    rows, chosen = linear_sum_assignment(scores, maximize=True)
     lanes = list(own)
-    return {lanes[row]: int(column) for row, column in zip(rows, chosen, strict=True) if scores[row, column] >= _LEAST}
+    return {lanes[row]: column for row, column in _best(scores) if scores[row, column] >= _LEAST}
+
+
+def _best(scores: npt.NDArray[np.float64]) -> list[tuple[int, int]]:
+    """The rows and columns, none of them twice, whose scores have the largest sum; rows of zeros need not be there."""
+    rows = np.flatnonzero(scores.max(axis=1) > 0)
+    columns = scores[rows].argmax(axis=1)
+    if len(set(columns.tolist())) < len(rows):  # two rows want the same column
+        from scipy.optimize import linear_sum_assignment  # costs more than reading a small trace
+
+        rows, columns = linear_sum_assignment(scores, maximize=True)
+    return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
 def _scores(own: Lanes, others: Lanes) -> dict[tuple[int, int], float]:
@@ -117,9 +127,8 @@ def _precision(like: Likeness) -> tuple[bool, float]:
     return like.share >= _MOST, len(like.apart) / (like.spread + _JITTER_NS) ** 2
 
 
-def _within(own: pl.DataFrame, other: pl.DataFrame, offset: float) -> int:
+def _within(own: Lane, other: Lane, offset: float) -> int:
     """How many of a lane's collectives ended while the other lane was recorded."""
-    end = pl.coalesce("ended", "started", "created")
-    first, last = other.select(end.min().alias("first"), end.max().alias("last")).row(0)
-    shifted = end - round(offset)
-    return own.filter(shifted.is_between(first - _SLACK_NS, last + _SLACK_NS)).height
+    ends = own.ends - round(offset)
+    inside = (ends >= other.ends.min() - _SLACK_NS) & (ends <= other.ends.max() + _SLACK_NS)
+    return int(np.count_nonzero(inside))

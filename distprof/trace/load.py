@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,11 +17,13 @@ from distprof.run.manifest import MOST_RANKS, RunDirectoryError, read_manifest
 from distprof.trace.collectives import build_collectives, reductions, with_kinds
 from distprof.trace.columns import KINETO_EVENTS
 from distprof.trace.digest import read_with_digest
+from distprof.trace.joined import Attempt, attempts_of, directories_of
 from distprof.trace.kernels import read_kernels
 from distprof.trace.kineto import placed, read_kineto
 from distprof.trace.loaded import Run
 from distprof.trace.notes import Note, RecordingError
 from distprof.trace.recordings import ENTRIES, Facts, Timeline, read_collectives, read_facts, read_probes, read_zones
+from distprof.trace.roots import TOLD, told_roots
 from distprof.trace.shapes import read_shapes
 from distprof.trace.steps import build_steps, in_steps
 from distprof.trace.tables import (
@@ -40,7 +42,7 @@ from distprof.trace.tables import (
 from distprof.trace.traces import load_traces
 from distprof.trace.workers import Advance, Progress, read_each
 
-__all__ = ["Run", "load"]
+__all__ = ["Run", "load", "load_attempt"]
 
 Value = TypeVar("Value")
 _LAST_WINDOW = 2**31 - 1
@@ -58,7 +60,7 @@ def load(
     A rank that left nothing is absent from the tables; of one with broken files there is what can be read, and a note.
 
     Args:
-        paths: one run directory; or files, folders and globs of the traces of one job.
+        paths: a run directory, or those of several hosts; or files, folders and globs of the traces of one job.
         ranks: file -> rank, for traces that do not tell their rank themselves.
         collectives: (regular expression, kind or None) of kernels that communicate, beside the known ones: see
             `distprof.trace.kinds.PATTERNS`. They serve traces that others recorded.
@@ -71,11 +73,11 @@ def load(
     """
     given = [Path(path) for path in paths]
     runs = [path for path in given if RunDirectory(path).manifest.is_file()]
-    if runs and len(given) > 1:
-        raise RunDirectoryError(f"{runs[0]} is a run directory: give it alone")
     if runs:
-        directory = RunDirectory(runs[0])
-        return read_with_digest(directory, lambda: _load_run(directory, workers, progress))
+        directories = directories_of(given)
+        if len(directories) > 1:
+            return _load_run(directories, workers, progress)
+        return read_with_digest(directories[0], lambda: _load_run(directories, workers, progress))
     if not given:
         raise RunDirectoryError("no path was given: give a run directory, traces, or a folder of traces")
     for path, rank in (ranks or {}).items():
@@ -93,18 +95,37 @@ def load(
         raise RunDirectoryError(f"{error.pattern!r} is no regular expression ({error})") from error
 
 
-def _load_run(directory: RunDirectory, workers: int = 1, progress: Progress | None = None) -> Run:
+def load_attempt(run: Run, number: int) -> Run | None:
+    """Read another attempt of a run directory than the one that `load` chose; None if it left no recordings.
+
+    Raises:
+        RunDirectoryError: the directory can no longer be read.
+    """
+    directories = [run.directory, *map(RunDirectory, run.beside)]
+    attempts, _ = attempts_of(directories)
+    if not any(attempt.number == number and attempt.files for attempt in attempts):
+        return None
+    return _load_run(directories, number=number)
+
+
+def _load_run(
+    directories: Sequence[RunDirectory],
+    workers: int = 1,
+    progress: Progress | None = None,
+    number: int | None = None,
+) -> Run:
+    directory = directories[0]
     manifest = read_manifest(directory)
-    attempts = directory.attempts()
-    attempt = next((number for number in reversed(attempts) if directory.ranks(number)), None)
+    attempts, notes = attempts_of(directories)
+    wanted = {number} if number is not None else {attempt.number for attempt in attempts}
+    attempt = next((one for one in reversed(attempts) if one.files and one.number in wanted), None)
     if attempt is None:
         raise RunDirectoryError(
             f"{directory.path} holds no recordings: no rank came far enough to leave any. "
             "Look at the output of the script, and launch it again."
         )
-    notes: list[Note] = []
     files = []
-    for of_rank in directory.ranks(attempt):
+    for of_rank in attempt.files:
         if of_rank.rank < MOST_RANKS:
             files.append(of_rank)
         else:
@@ -116,7 +137,7 @@ def _load_run(directory: RunDirectory, workers: int = 1, progress: Progress | No
         notes.append(Note(None, directory.manifest, "$.world_size", text))
         world_size = 0
     sizes = [sum(path.stat().st_size for path in of_rank.windows().values() if path.exists()) for of_rank in files]
-    reading = read_each(partial(_read_rank, within=directory.path), files, sizes, workers=workers, progress=progress)
+    reading = read_each(_read_rank, files, sizes, workers=workers, progress=progress)
     ranks = [outcome() for outcome in reading]
     facts = {rank.number: Facts.of(rank.facts) for rank in ranks}
     zones = pl.concat([empty(ZONES), *(rank.timeline.zones for rank in ranks)])
@@ -126,7 +147,13 @@ def _load_run(directory: RunDirectory, workers: int = 1, progress: Progress | No
     windows = _windows(facts, events)
     step_source, steps = build_steps(zones, reductions(entries), events, windows)
     collectives, groups = build_collectives(
-        entries=entries, zones=zones, steps=steps, events=events, windows=windows, facts=facts
+        entries=entries,
+        zones=zones,
+        steps=steps,
+        events=events,
+        windows=windows,
+        facts=facts,
+        told={rank.number: rank.roots for rank in ranks},
     )
     present = [rank.number for rank in ranks if rank.left_something]
     sizes = [of_rank.world_size for of_rank in facts.values() if of_rank.world_size is not None]
@@ -155,12 +182,13 @@ def _load_run(directory: RunDirectory, workers: int = 1, progress: Progress | No
     return Run(
         directory=directory,
         manifest=manifest,
-        attempt=attempt,
-        attempts=attempts,
+        attempt=attempt.number,
+        attempts=[each.number for each in attempts],
         tables=tables,
-        notes=[*notes, *(note for rank in ranks for note in rank.notes), *_kept_apart(directory, attempt)],
-        trace_files={of_rank.rank: traces for of_rank in files if (traces := of_rank.windows())},
+        notes=[*notes, *(note for rank in ranks for note in rank.notes), *_kept_apart(attempt)],
+        trace_files={of_rank.rank: traces for of_rank in files if (traces := _traces(of_rank))},
         bases={rank.number: rank.bases for rank in ranks},
+        beside=[other.path for other in directories[1:]],
     )
 
 
@@ -176,6 +204,7 @@ class _Rank:
     kernels: pl.DataFrame
     memory: pl.DataFrame
     shapes: pl.DataFrame
+    roots: pl.DataFrame
     probes: pl.DataFrame
     bases: dict[int, int]
     notes: list[Note]
@@ -185,8 +214,8 @@ class _Rank:
         return bool(self.facts) or any(len(table) for table in (self.timeline.zones, self.entries, self.events))
 
 
-def _read_rank(files: RankFiles, advance: Advance, *, within: Path) -> _Rank:
-    rank = files.rank
+def _read_rank(files: RankFiles, advance: Advance) -> _Rank:
+    rank, within = files.rank, files.folder.parent
     notes: list[Note] = []
     no_facts: dict[str, Any] = {}
 
@@ -206,7 +235,7 @@ def _read_rank(files: RankFiles, advance: Advance, *, within: Path) -> _Rank:
     facts = read(read_facts, files.facts) or no_facts
     timeline, entries = Timeline(), empty(ENTRIES)
     events, kernels = [empty(KINETO_EVENTS)], [empty(KERNELS)]
-    memory, shapes = [empty(MEMORY)], [empty(SHAPES)]
+    memory, shapes, roots = [empty(MEMORY)], [empty(SHAPES)], [empty(TOLD)]
     if files.zones.exists():
         timeline = read(read_zones, files.zones) or timeline
     if files.collectives.exists():
@@ -225,6 +254,7 @@ def _read_rank(files: RankFiles, advance: Advance, *, within: Path) -> _Rank:
             kernels.append(placed(read_kernels(trace.events, trace.calls)[0], rank, window, KERNELS))
             memory.append(placed(trace.memory, rank, window, MEMORY))
             shapes.append(placed(read_shapes(trace.events), rank, window, SHAPES))
+            roots.append(told_roots(trace.events, trace.calls))
             bases[window] = trace.header.base or 0
     return _Rank(
         number=rank,
@@ -235,15 +265,27 @@ def _read_rank(files: RankFiles, advance: Advance, *, within: Path) -> _Rank:
         kernels=pl.concat(kernels),
         memory=pl.concat(memory),
         shapes=pl.concat(shapes),
+        roots=pl.concat(roots).sort("start"),
         probes=empty(PROBES) if probes is None else probes,
         bases=bases,
         notes=notes,
     )
 
 
-def _kept_apart(directory: RunDirectory, attempt: int) -> list[Note]:
+def _traces(files: RankFiles) -> dict[int, Path]:
+    """A rank's traces by window, but for links out of the run directory: what is drawn is read again."""
+    found = {}
+    for window, path in files.windows().items():
+        with suppress(OSError):
+            check_inside(path, files.folder.parent)
+            found[window] = path
+    return found
+
+
+def _kept_apart(attempt: Attempt) -> list[Note]:
     text = "a second process recorded as this rank; its files are kept and were not analysed: start each rank once"
-    return [Note(rank, path, None, text) for path, rank in directory.kept_apart(attempt).items()]
+    apart = [directory.kept_apart(number) for directory, number in attempt.places]
+    return [Note(rank, path, None, text) for paths in apart for path, rank in paths.items()]
 
 
 def _windows(facts: dict[int, Facts], events: pl.DataFrame) -> pl.DataFrame:

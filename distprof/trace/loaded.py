@@ -24,6 +24,7 @@ class Run:
         notes: what could not be read, or only in part, and what was done about it; the tables do without it.
         trace_files: rank -> window -> its Kineto trace.
         bases: the same -> what its times count from, in Unix ns.
+        beside: directories of other hosts, where they share none.
     """
 
     directory: RunDirectory
@@ -34,3 +35,4 @@ class Run:
     notes: list[Note]
     trace_files: dict[int, dict[int, Path]]
     bases: dict[int, dict[int, int]] = field(default_factory=dict)
+    beside: list[Path] = field(default_factory=list)

@@ -85,6 +85,12 @@ class _Exit(msgspec.Struct, frozen=True):
     exception: str | None = None
 
 
+class _Told(msgspec.Struct, frozen=True):
+    signal: str
+    unix_ns: Number
+    boundary: Count
+
+
 class _Loader(msgspec.Struct, frozen=True):
     name: str
     num_workers: int | None = None
@@ -144,6 +150,7 @@ class Facts(msgspec.Struct, frozen=True):
     device: str = "cpu"
     status: Literal["running", "finished"] = "running"
     exit: _Exit | None = None
+    told: _Told | None = None
     cpus: Count | None = None
     argv: list[str] = []
     peak_resident_bytes: Count | None = None

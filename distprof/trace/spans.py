@@ -30,7 +30,7 @@ def read_spans(events: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     kind is the operator's, since gloo names what it does and not what was asked for. Spans of other backends are in the
     calling thread and tell only when a collective was created.
     """
-    numbered = events.with_row_index("row").join(calls.select("row", "elements", "dtype"), on="row", how="left")
+    numbered = events.with_row_index("row").join(calls.select("row", "elements", "dtype", "root"), on="row", how="left")
     annotations = numbered.filter(pl.col("cat") == "user_annotation").with_columns(
         family=pl.col("name").map_elements(kind_of, return_dtype=pl.String)
     )
@@ -47,15 +47,17 @@ def read_spans(events: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 def _of_gloo(spans: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     lanes = _lanes(dict(spans["thread"].value_counts().sort("thread").iter_rows()))
-    kind, created = spans["family"].to_list(), spans["start"].to_list()
+    kind, created, root = spans["family"].to_list(), spans["start"].to_list(), spans["root"].to_list()
     # Workers of several groups take their collectives in no common order, and operators do not tell the group.
-    for rows, of, starts in _operators(spans, events) if len(set(lanes.values())) == 1 else ():
-        for row, name, start in zip(rows, of, starts, strict=False):
-            kind[row], created[row] = name, start
+    for rows, operators in _operators(spans, events) if len(set(lanes.values())) == 1 else ():
+        told = operators.select("kind", "start", "root").iter_rows()
+        for row, (name, start, of) in zip(rows, told, strict=False):
+            kind[row], created[row], root[row] = name, start, of
     return _table(
         spans.with_columns(
             kind=pl.Series(kind, dtype=pl.String),
             created=pl.Series(created, dtype=pl.Int64),
+            root=pl.Series(root, dtype=pl.Int64),
             started=pl.col("start"),
             ended=pl.when("finished").then("end"),
             lane=pl.col("thread").replace_strict(lanes),
@@ -63,8 +65,8 @@ def _of_gloo(spans: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _operators(spans: pl.DataFrame, events: pl.DataFrame) -> Iterator[tuple[list[int], list[str], list[int]]]:
-    """For each family: rows of the spans whose operators are in the window, and these operators' kinds and starts."""
+def _operators(spans: pl.DataFrame, events: pl.DataFrame) -> Iterator[tuple[list[int], pl.DataFrame]]:
+    """For each family: rows of the spans whose operators are in the window, and these operators with their `kind`."""
     operators = events.filter((pl.col("cat") == "cpu_op") & pl.col("name").str.contains(_ENQUEUED)).sort("start")
     kinds = operators["name"].map_elements(kind_of, return_dtype=pl.String)
     operators = operators.with_columns(kind=kinds, family=kinds.replace(_AS))
@@ -72,7 +74,7 @@ def _operators(spans: pl.DataFrame, events: pl.DataFrame) -> Iterator[tuple[list
         rows = np.flatnonzero((spans["family"] == family).to_numpy())
         first = _first_created_inside(own["start"].to_numpy(), spans["start"].to_numpy()[rows])
         if first is not None:
-            yield rows[first:].tolist(), own["kind"].to_list(), own["start"].to_list()
+            yield rows[first:].tolist(), own
 
 
 def _lanes(spans: Mapping[int, int]) -> dict[int, int]:

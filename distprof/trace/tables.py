@@ -71,7 +71,8 @@ DEVICE_ZONES: dict[str, Any] = {
 # `ended` and `started` are null where neither the backend nor a Kineto window tells them for certain. Of a trace that
 # does not tell when a collective was created, `created` is its start. `step` is null out of step.
 # `zone` is the kind of the innermost of the training thread's zones that it was created in, or null. `bucket` and
-# `model` are set for DDP's gradient all-reduces, where sizes leave no doubt.
+# `model` are set for DDP's gradient all-reduces, where sizes leave no doubt. `root` is the rank that a broadcast or
+# scatter comes from, or that a reduce or gather goes to; null where the recording does not tell it.
 COLLECTIVES: dict[str, Any] = {
     "rank": pl.Int32,
     "group": pl.Int32,
@@ -86,6 +87,7 @@ COLLECTIVES: dict[str, Any] = {
     "zone": pl.String,
     "model": pl.String,
     "bucket": pl.Int32,
+    "root": pl.Int32,
 }
 
 # Events of a Kineto window, in the order of their start. cat is Kineto's category. `leaf` is True for an operator that

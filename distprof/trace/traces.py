@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.result import Group
 from distprof.run.directory import RunDirectory
 from distprof.run.manifest import RunDirectoryError
 from distprof.trace.annotations import nested_marks, training_thread, zones_of
@@ -26,7 +27,7 @@ from distprof.trace.jobs import Owned, select, windows_of
 from distprof.trace.kernels import read_kernels
 from distprof.trace.kinds import UNCLASSIFIED
 from distprof.trace.kineto import Trace, placed, read_trace
-from distprof.trace.lanes import with_groups_of_lanes
+from distprof.trace.lanes import NOT_NAMED, with_groups_of_lanes
 from distprof.trace.loaded import Run
 from distprof.trace.matching import OCCURRENCES, with_sequence_numbers
 from distprof.trace.notes import Note
@@ -211,7 +212,7 @@ def _tables(traces: Mapping[int, Mapping[int, Trace]], work: Mapping[Path, _Work
         groups=groups,
         zones=zones,
         steps=steps,
-        collectives=_collectives(matched),
+        collectives=_collectives(matched, groups, world_size, complete=not absent),
         events=events.select(list(EVENTS)),
         windows=windows.select(pl.col(name).cast(dtype) for name, dtype in WINDOWS.items()),
         training_thread={rank: thread for rank, thread in threads.items() if thread is not None},
@@ -255,9 +256,19 @@ def _in_steps(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def _collectives(matched: pl.DataFrame) -> pl.DataFrame:
+def _collectives(matched: pl.DataFrame, groups: Sequence[Group], world_size: int, *, complete: bool) -> pl.DataFrame:
+    """COLLECTIVES; a root is known where all members of its group are, which needs traces of all ranks (`complete`)."""
     nothing = {"zone": pl.String, "model": pl.String, "bucket": pl.Int32}
     table = matched.with_columns(pl.lit(None, dtype).alias(name) for name, dtype in nothing.items())
+    known = [
+        (group.id, place, rank)
+        for group in groups
+        if len(group.members) == world_size or (complete and not group.name.startswith(NOT_NAMED))
+        for place, rank in enumerate(group.members)
+    ]
+    schema = {"group": pl.Int32, "root": pl.Int64, "rank_of_root": pl.Int32}
+    places = pl.DataFrame(known, schema=schema, orient="row")
+    table = table.join(places, on=["group", "root"], how="left").with_columns(root="rank_of_root")
     typed = table.select(pl.col(name).cast(dtype) for name, dtype in COLLECTIVES.items())
     return typed.sort("rank", "created", "group", "seq")
 

@@ -7,16 +7,16 @@ none in which polars has computed: its pool of threads would be missing in the f
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from distprof.run.manifest import RunDirectoryError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -70,6 +70,9 @@ def read_each(
         for item in items:
             yield partial(read, item, advance)
         return
+    import multiprocessing  # which a single file does not need
+    from concurrent.futures import ProcessPoolExecutor, wait
+
     context = multiprocessing.get_context("fork")
     counter = context.Value("q", 0)
     with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(counter,)) as pool:
@@ -102,6 +105,8 @@ def _count(read: int) -> None:
 
 
 def _result(future: Future[Result]) -> Result:
+    from concurrent.futures.process import BrokenProcessPool
+
     try:
         return future.result()
     except BrokenProcessPool as error:

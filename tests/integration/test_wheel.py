@@ -48,6 +48,7 @@ def test_wheel_holds_what_the_source_tree_holds(wheel: Path) -> None:
     expected = {name for name in expected if "__pycache__" not in name}
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
+    expected |= {f"distprof/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert expected - names == set()
     assert "distprof/inject/sitecustomize.py" in names
     assert any(name.startswith("distprof/report/") and name.endswith(".html.j2") for name in names)
@@ -64,6 +65,14 @@ def test_help(environment: Path, tmp_path: Path) -> None:
     assert run.returncode == 0, run
     assert "launch" in run.stdout
     assert run.stderr == ""
+
+
+def test_a_sweep_has_its_config_groups(environment: Path, tmp_path: Path) -> None:
+    run = _run(tmp_path, environment / "bin" / "distprof", "sweep", "--cfg", "job", "loader=workers", "train.py")
+    assert run.returncode == 0, run
+    assert "num_workers: 4" in run.stdout
+    run = _run(tmp_path, environment / "bin" / "distprof", "sweep", "--info", "searchpath")
+    assert f"file://{environment}" in run.stdout
 
 
 def test_report_of_a_run_that_does_not_exist_is_one_clear_line(environment: Path, tmp_path: Path) -> None:

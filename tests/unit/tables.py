@@ -74,6 +74,7 @@ class Call:
     step: int | None = None
     zone: str | None = None
     bucket: int | None = None
+    root: int | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def tables(
                 (
                     *(c.rank, c.group, c.seq, c.kind, c.bytes, "Float"),
                     *(ns(c.created), maybe(c.started), maybe(c.ended)),
-                    *(c.step, c.zone, None if c.bucket is None else MODEL, c.bucket),
+                    *(c.step, c.zone, None if c.bucket is None else MODEL, c.bucket, c.root),
                 )
                 for c in calls
             ),

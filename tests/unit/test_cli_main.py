@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import distprof
+from distprof import pipeline
 from distprof.cli import main as cli
 from distprof.cli import merge, report
 from distprof.report import make, page
 from distprof.report import timeline as drawn
-from distprof.report.selection import Selection
 from distprof.result import Result, from_json
 from distprof.run.directory import RunDirectory
 from distprof.run.manifest import RunDirectoryError
@@ -97,14 +97,14 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def build(run: FakeRun, steps: object = None) -> Result:
         return results.straggler()
 
-    def timeline(run: FakeRun, result: Result, path: Path, selection: Selection | None = None) -> None:
+    def timeline(run: FakeRun, result: Result, path: Path, *_: object) -> None:
         path.write_bytes(b"timeline")
 
     def load(path: Path, **_: object) -> FakeRun:
         return FakeRun(RunDirectory(path))
 
     monkeypatch.setattr(loading, "load", load)
-    for module in (make, report, merge):
+    for module in (pipeline, merge):
         monkeypatch.setattr(module, "build", build)
     for module in (drawn, merge):
         monkeypatch.setattr(module, "write_timeline", timeline)
@@ -165,7 +165,7 @@ def test_chosen_files_only(run_dir: Path, tmp_path: Path, capsys: pytest.Capture
     [
         (["nowhere"], "nowhere does not exist: give a run directory, traces, or a folder of traces"),
         (["trace.json"], "trace.json: it was not read: it has no list of events"),
-        (["run", "trace.json"], "run is a run directory: give it alone"),
+        (["run", "trace.json"], "run is a run directory and trace.json is none: give it alone"),
         (["empty"], "has no run.json and no traces"),
         (["trace.json", "--rank", "trace.json"], "is not FILE=N"),
         (["trace.json", "--collective", "[a=all_reduce"], "'[a' is no regular expression"),

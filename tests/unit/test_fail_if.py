@@ -139,7 +139,7 @@ def test_a_report_ends_with_3_where_a_condition_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(report, "load_recordings", lambda arguments: None)
-    monkeypatch.setattr(report, "build", lambda run, *steps: RESULT)
+    monkeypatch.setattr("distprof.pipeline.build", lambda run, *steps: RESULT)
     words = ["x", "--json", str(tmp_path / "report.json"), "--fail-if"]
     assert report.main([*words, "run.world_size == 4"]) == 3
     assert "--fail-if `run.world_size == 4` holds" in capsys.readouterr().err

@@ -8,6 +8,9 @@ import jsonschema
 import pytest
 
 from distprof.cli.main import COMMANDS
+from distprof.experiment.sweep.config import SweepConf
+from distprof.experiment.sweep.result import Sweep
+from distprof.experiment.sweep.result import json_schema as sweep_schema
 from distprof.result import Result, json_schema
 from tools import generate_docs
 
@@ -32,6 +35,12 @@ def test_every_field_is_explained() -> None:
     assert [row for row in rows if row.endswith("|  |")] == []
 
 
+def test_every_field_of_a_sweep_is_explained() -> None:
+    rows = [line for line in generate_docs.sweep_page().splitlines() if line.startswith("| `")]
+    assert len(rows) > len(dataclasses.fields(Sweep)) + len(dataclasses.fields(SweepConf))
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
 def test_every_command_has_a_section() -> None:
     page = (generate_docs.ROOT / "docs" / "cli.md").read_text()
     assert all(f"\n## distprof {name}\n" in page for name in COMMANDS)
@@ -39,3 +48,4 @@ def test_every_command_has_a_section() -> None:
 
 def test_schema_is_a_valid_one() -> None:
     jsonschema.Draft202012Validator.check_schema(json_schema())
+    jsonschema.Draft202012Validator.check_schema(sweep_schema())

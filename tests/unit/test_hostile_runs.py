@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import distprof
+from distprof.cli.report import main as report
 from distprof.pipeline import build
+from distprof.report.timeline import write_timeline
 from distprof.result import to_json
+from distprof.run.attempts import read_key
 from distprof.run.directory import RunDirectory
 from distprof.run.manifest import RunDirectoryError
+from distprof.run.nodes import read_nodes
+from distprof.scrub.copy import scrub
 from tests.unit.handmade import mark, write_trace
 from tests.worlds import World, write
 
+OPENED: list[str] = []
 DEEP = "[" * 5000 + "]" * 5000
 
 
@@ -24,6 +32,22 @@ DEEP = "[" * 5000 + "]" * 5000
 def run(tmp_path: Path) -> RunDirectory:
     write(World(ranks=2, steps=6, windows=[(2, 4)]), tmp_path / "run")
     return RunDirectory(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def audit() -> None:
+    """From now on what this process opens is noted in OPENED: a hook cannot be taken away again."""
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | os.PathLike):
+            OPENED.append(os.fspath(arguments[0]))  # type: ignore[arg-type]
+
+    sys.addaudithook(note)
+
+
+@pytest.fixture
+def opened(audit: None) -> list[str]:
+    return OPENED
 
 
 def places(run: RunDirectory) -> list[tuple[str, str | None]]:
@@ -130,6 +154,79 @@ def test_links_out_of_the_run_directory_and_pipes(run: RunDirectory, tmp_path: P
     run.manifest.symlink_to(tmp_path / "run.json")
     with pytest.raises(RunDirectoryError, match="link out of the run directory"):
         distprof.load(run.path)
+
+
+def test_links_in_the_places_of_all_else_that_is_read(run: RunDirectory, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    run.nodes.mkdir()
+    clock = run.rank(0, 1).clock
+    node = {"schema": "distprof.node.v1", "host": "h", "pid": 1, "started_unix_ns": 1, "scheduler": {}, "told": []}
+    rendezvous = [{"attempt": 0, "node_rank": 0, "nodes": 1, "unix_ns": 1}]
+    for place, text in (
+        (run.nodes / "h-1.json", json.dumps({**node, "attempts": rendezvous, "ended": {"error": "stands outside"}})),
+        (run.rendezvous(0), '{"schema": "distprof.rendezvous.v1", "key": "stands outside"}'),
+        (clock, '{"schema": "distprof.clock.v1", "rank": 1}\n'),
+    ):
+        (outside / place.name).write_text(text)
+        place.symlink_to(outside / place.name)
+    assert places(run) == [(clock.name, None)]
+    assert read_nodes(run) == []
+    assert read_key(run, 0) is None
+
+
+def test_a_link_in_the_place_of_an_attempt(run: RunDirectory, tmp_path: Path) -> None:
+    run.attempt(0).rename(tmp_path / "outside")
+    run.attempt(0).symlink_to(tmp_path / "outside")
+    loaded = distprof.load(run.path)
+    assert loaded.tables.ranks == []
+    assert loaded.notes and all("link out of the run directory" in note.text for note in loaded.notes)
+
+
+def test_no_path_that_stands_in_a_file_is_opened(
+    run: RunDirectory, tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    bait = write_trace(outside / "rank1.json", [mark(3, 0, 10)])
+    files = run.rank(0, 1)
+    facts = json.loads(files.facts.read_text())
+    lures = {"argv": [str(bait)], "host": str(bait), "cwd": str(outside), "trace": str(bait), "problems": [str(bait)]}
+    files.facts.write_text(json.dumps({**facts, **lures}))
+    manifest = json.loads(run.manifest.read_text())
+    config = {"run_dir": str(outside), "trace": str(bait)}
+    run.manifest.write_text(
+        json.dumps({**manifest, "command": [str(bait)], "config": config, "beside": [str(outside)]})
+    )
+    trace = gzip.decompress(files.window(0).read_bytes()).decode()
+    name = json.dumps(str(bait))
+    event = f'{{"ph": "X", "cat": "cpu_op", "name": {name}, "pid": 1, "tid": 1, "ts": 1, "dur": 1}}'
+    trace = f'{{"traceName": {name}, {trace[1:]}'.replace('"traceEvents": [', f'"traceEvents": [{event},', 1)
+    files.window(0).write_bytes(gzip.compress(trace.encode()))
+    link = run.rank(0, 0).window(0)
+    (outside / link.name).write_bytes(link.read_bytes())
+    link.unlink()
+    link.symlink_to(outside / link.name)
+    monkeypatch.chdir(run.path)
+    opened.clear()
+    loaded = distprof.load(run.path)
+    write_timeline(loaded, build(loaded), tmp_path / "timeline.json.gz")
+    scrub([run.path], tmp_path / "copy")
+    assert any(path.endswith(files.window(0).name) for path in opened), "it is seen what is opened"
+    assert not [
+        path for path in opened if path.startswith(str(outside)) or Path(path).resolve().is_relative_to(outside)
+    ]
+
+
+def test_a_report_is_not_written_through_links(run: RunDirectory, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    made = (run.report_json, run.report_html, run.timeline)
+    for path in made:
+        path.symlink_to(outside)
+    assert report([str(run.path), "--quiet"]) == 0
+    assert outside.read_text() == "mine"
+    assert any(not path.is_symlink() for path in made), "it was written"
 
 
 def test_a_run_directory_behind_a_link_is_read(run: RunDirectory, tmp_path: Path) -> None:

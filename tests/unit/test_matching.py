@@ -38,6 +38,7 @@ def table(ranks: dict[int, list[Call]], *, group: int = 0) -> pl.DataFrame:
             start,
             end,
             None if step < 0 else step,
+            None,
         )
         for rank, calls in ranks.items()
         for start, end, kind, size, seq, step in calls
