@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 from distprof.run.scheduled import ANNOUNCING, SCHEDULED_VARIABLE, hold_announcements
@@ -44,16 +45,19 @@ class LaunchTask:
                 process.send_signal(number)
 
         before = {number: signal.signal(number, hand_on) for number in _HANDED_ON}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)  # until there is somebody to hand them on to
         try:
             # In a process group of its own, or the scheduler's signals would reach it twice.
             process = subprocess.Popen(
                 self.words,
                 process_group=0,
                 env={**os.environ, SCHEDULED_VARIABLE: "1"},
-                preexec_fn=_before_it_begins,  # noqa: PLW1509 - there is one thread
+                preexec_fn=partial(_before_it_begins, os.getpid(), mask),  # noqa: PLW1509 - there is one thread
             )
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             status = process.wait()
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             for number, handler in before.items():
                 signal.signal(number, handler)
         if status != 0:
@@ -61,10 +65,11 @@ class LaunchTask:
             raise LaunchFailed(f"{' '.join(self.words)}: {how}")
 
 
-def _before_it_begins() -> None:
+def _before_it_begins(parent: int, mask: set[int | signal.Signals]) -> None:
     """Hold back signals until it can handle them; and end with the parent, should it be killed: nobody else tells."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     hold_announcements()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    if os.getppid() == 1:
+    if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
