@@ -4,9 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
+AUDIT := .venv-audit/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench lint types layers docs screenshots clean
+.PHONY: help demo test soak bench lint types layers docs screenshots audit clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +62,14 @@ bench: $(STAMP) $(PEERS) ## the figures that README states; a quiet machine, hal
 screenshots: $(STAMP) ## photograph the report page for docs/; this needs Chromium
 	$(BIN)/python -m tools.screenshots
 
+audit: $(AUDIT) ## look the pinned dependencies up in databases of vulnerabilities; fails where none can be reached
+	.venv-audit/bin/python tools/audit.py .venv-audit/bin/pip-audit
+
+$(AUDIT): constraints-audit.txt
+	@$(PYTHON) -m venv --clear .venv-audit
+	.venv-audit/bin/python -m pip install --quiet -r constraints-audit.txt
+	@touch $@
+
 # Peers that tests and benchmarks compare with bring many packages, so they have an environment of their own.
 $(PEERS): constraints-peers.txt
 	@$(PYTHON) -m venv --clear .venv-peers
@@ -68,7 +77,7 @@ $(PEERS): constraints-peers.txt
 	@touch $@
 
 clean: ## remove .venv, caches and builds; recorded runs stay
-	rm -rf .venv .venv-peers build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-peers .venv-audit build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 # A folder that cannot run pip is what an interrupted or moved installation leaves: it is made anew.
 $(STAMP): pyproject.toml constraints.txt

@@ -7,28 +7,24 @@ from math import comb, exp, lgamma
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from distprof.analyze.lateness import MOST_STEPS, Lateness
+from distprof.analyze.lateness import MOST_STEPS, Floats, Lateness
+from distprof.analyze.stretches import Mask, come_in_stretches, spread, stretches, together
 
 Pattern = Literal["persistent", "intermittent", "rotating"]
-Mask = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-# What makes a rank late: one reason; something in one place, by different times; or whatever it may be.
-_Reason = Literal["one", "place", "any"]
 
 FEWEST_LATE = 3  # late steps: once or twice is an accident
 _MANY_LATE = 6  # late steps; fewer must be alike
 _RANGE = 0.3  # of their median that delays which are alike may differ by, beside the noise
-_FEW_DIFFER = 0.0  # of them at either end may differ more
+_FEW = 0.1  # of many at either end may differ by more
 _SAME_PLACE = 0.8  # of the late steps lost the most in one place, if one reason makes them
-_IN_PROPORTION = 0.5  # of what is lost elsewhere if everything takes longer by one factor
 _SMALLEST_COST = 0.01  # of all steps' time
 # That a rank which has accidents as its peers have them is late as often: if one reason seems to make them, and if not.
 _CHANCE = 0.03
 _CHANCE_FOR_MANY = 0.005
 _APART = 0.9  # of the late steps have one late rank where ranks take turns
 _ALIKE = 2.0  # times the smallest amount the largest may be where ranks take turns
+_TURNS = 1 / 3  # of these steps follow on another rank's, unless what is longer has one reason
 _EVEN = 0.8  # of the gaps between these are equal where they come at regular intervals
 
 
@@ -49,13 +45,25 @@ class Late:
     counted: Mask
 
 
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """What a rank's late steps look like.
+
+    Attributes:
+        is_one: as if one reason made them.
+        lasts: so clearly that as many steps in a row are no single accident.
+        shared: as if other programs used its core: everything takes longer in proportion.
+    """
+
+    is_one: bool
+    lasts: bool
+    shared: bool
+
+
 def late_ranks(found: Lateness, roles: list[list[int]], step: float) -> list[Late]:
     """Those of the ranks that are late in a way that is not chance, by index; `step` is a step's length in ns."""
     delays = found.delays
-    persistent = _in_most_steps(found, found.noise_of_median, found.noise_of_median / 2)
-    # Where steps are few or a culprit's differ, its median may tell little, and yet each be more than chance by itself.
-    in_each = _in_most_steps(found, found.noise_of_a_step, found.noise_of_a_step)
-    persistent |= in_each & (np.sum(delays > found.noise_of_a_step, axis=1) >= FEWEST_LATE)
+    persistent = _in_most(found)
     everywhere = np.ones(delays.shape[1], dtype=np.bool_)
     rows = [Late(int(i), "persistent", delays[i] > found.noise, everywhere) for i in np.flatnonzero(persistent)]
     late = found.late & ~persistent[:, None]
@@ -63,16 +71,46 @@ def late_ranks(found: Lateness, roles: list[list[int]], step: float) -> list[Lat
         if len(members) > 1:
             own, extra = late[members], np.where(late[members], delays[members], 0.0)
             others = [place for place, rank in enumerate(members) if not persistent[rank]]
-            if _take_turns(own, extra, step):
+            reasons = [_reason(own[place], found, rank) for place, rank in enumerate(members)]
+            if _take_turns(own, extra, step, reasons):
                 chosen, pattern = np.flatnonzero(own.any(axis=1)), "rotating"
             else:
                 at_times = np.median(np.where(own, 0.0, delays[members]), axis=1) < found.noise_of_a_step / 2
-                reasons = _reasons(own, extra, found.extra[members], found.usual[members], found.noise_of_a_step)
                 often = _more_than_chance(own, others, reasons)
                 costs = extra.sum(axis=1) > _SMALLEST_COST * step * own.shape[1]
                 chosen, pattern = np.flatnonzero(often & costs & at_times), "intermittent"
             rows += [Late(members[i], pattern, own[i], own[i]) for i in chosen]  # type: ignore[arg-type]
     return sorted(rows, key=lambda row: row.index)
+
+
+def for_a_while(found: Lateness, late: Late) -> bool:
+    """Whether it is late at times, or in most steps but in stretches, and everything takes longer in proportion then:
+    as on a core that other programs use for a while."""
+    at_times = late.pattern == "intermittent" or (late.pattern == "persistent" and come_in_stretches(late.steps))
+    return at_times and in_proportion(found, late)
+
+
+def in_proportion(found: Lateness, late: Late) -> bool:
+    """Whether all that the rank does takes longer by one factor in its late steps."""
+    extra, usual = found.extra[late.index, late.steps], found.usual[late.index]
+    return spread(extra, usual, found.noise_of_a_step) == "in proportion"
+
+
+def in_a_row(found: Lateness) -> Mask:
+    """Which ranks are late in some steps only, which follow on each other; that may have happened once."""
+    some = found.late.sum(axis=1)
+    few: Mask = (some >= FEWEST_LATE) & (some < MOST_STEPS * found.late.shape[1])
+    few &= [come_in_stretches(of_rank) for of_rank in found.late]
+    return few
+
+
+def _in_most(found: Lateness) -> Mask:
+    """Which ranks are late in most steps by more than chance."""
+    persistent: Mask = _in_most_steps(found, found.noise_of_median, found.noise_of_median / 2)
+    # Where steps are few or a culprit's differ, its median may tell little, and yet each be more than chance by itself.
+    in_each = _in_most_steps(found, found.noise_of_a_step, found.noise_of_a_step)
+    persistent |= in_each & (np.sum(found.delays > found.noise_of_a_step, axis=1) >= FEWEST_LATE)
+    return persistent
 
 
 def _in_most_steps(found: Lateness, median: float, in_a_step: float) -> Mask:
@@ -86,7 +124,7 @@ def _more_than_chance(late: Mask, others: list[int], reasons: list[_Reason]) -> 
     Args:
         late: shape (n, S).
         others: the places of those that are not late in most steps, which have accidents of their own.
-        reasons: what makes each of them late.
+        reasons: of all ranks.
     """
     count, steps = late.sum(axis=1), late.shape[1]
     found = np.zeros(len(late), dtype=np.bool_)
@@ -95,33 +133,20 @@ def _more_than_chance(late: Mask, others: list[int], reasons: list[_Reason]) -> 
         if not len(peers):
             continue  # nobody's accidents to hold its late steps against
         reason = reasons[rank]
-        if FEWEST_LATE <= count[rank] < MOST_STEPS * steps and (reason == "one" or count[rank] >= _MANY_LATE):
+        # What lasts for some steps is one accident, unless it has one reason.
+        at_once = 1.0 if reason.lasts else together(late[rank])
+        apart = count[rank] if reason.lasts else stretches(late[rank])
+        fewest = FEWEST_LATE if reason.is_one else _MANY_LATE
+        if fewest <= count[rank] < MOST_STEPS * steps and apart >= FEWEST_LATE:
             # Another one may be late, too, unless that is known of one already.
             innocent = peers if len(others) < len(late) else peers[: max(1, len(peers) - 1)]
-            # What lasts for some steps and is not one reason's is one accident.
-            together = 1.0 if reason == "one" else _together(late[rank])
-            if count[rank] < FEWEST_LATE * together:
-                continue
-            by_chance = _by_accident(
-                int(count[rank] / together),
-                round(steps / together),
-                float(innocent.sum()) / together,
-                len(innocent) * steps / together,
-            )
-            chance = _CHANCE_FOR_MANY if reason == "any" else _CHANCE
+            # Accidents happen to one rank more often than to another, so that many tell no more than one does.
+            worth = 1.0 if reason.lasts else at_once * (1.0 + float(innocent.sum()))
+            seen, among = float(innocent.sum()) / worth, len(innocent) * steps / worth
+            by_chance = _by_accident(int(count[rank] / at_once), round(steps / at_once), seen, among)
+            chance = _CHANCE if reason.is_one else _CHANCE_FOR_MANY
             found[rank] = by_chance < chance / len(innocent)  # it could have happened to each of them
     return found
-
-
-def _together(late: Mask) -> float:
-    """How many late steps of a rank, shape (S,), come of one accident: what their number's variance is larger by than
-    that of as many which do not depend on each other."""
-    away = late - late.mean()
-    correlation = np.correlate(away, away, "full")[len(late) - 1 :] / np.dot(away, away)
-    # Of lags taken two by two the sums fall off to zero; beyond that they are chance.
-    pairs = correlation[: len(late) // 2 * 2].reshape(-1, 2).sum(axis=1)
-    positive = pairs[: int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)]
-    return max(1.0, 2.0 * float(positive.sum()) - 1.0)
 
 
 def _by_accident(count: int, steps: int, seen: float, among: float) -> float:
@@ -137,45 +162,25 @@ def _by_accident(count: int, steps: int, seen: float, among: float) -> float:
     )
 
 
-def _reasons(late: Mask, delays: Floats, extra: Floats, usual: Floats, noise: float) -> list[_Reason]:
-    """What makes each of a role's ranks late.
-
-    One reason's delays are in one place and about as long. The machine meets a rank anywhere and for as long as others
-    want its core; while they do, all that the rank does takes longer in proportion.
-
-    Args:
-        late, delays: shape (n, S).
-        extra: see `Lateness`, shape (n, S, P).
-        usual: the same, shape (n, P).
-        noise: what a delay in one step may be by chance.
-    """
-    found: list[_Reason] = []
-    for rank in range(len(late)):
-        if not late[rank].any():
-            found.append("any")
-            continue
-        of_rank = delays[rank, late[rank]]
-        low, high = np.quantile(of_rank, [_FEW_DIFFER, 1 - _FEW_DIFFER])
-        alike = high - low <= _RANGE * np.median(of_rank) + noise
-        in_one = _in_one_place(extra[rank, late[rank]], usual[rank])
-        many = len(of_rank) >= _MANY_LATE
-        found.append("one" if in_one and alike else "place" if in_one and many else "any")
-    return found
+def _reason(late: Mask, found: Lateness, rank: int) -> _Reason:
+    """What one reason makes is in one place and, where it is seldom, about as long. What the machine does to a rank
+    meets it anywhere and differs widely; while its core is shared, all that it does takes longer in proportion."""
+    if not late.any():
+        return _Reason(is_one=False, lasts=False, shared=False)
+    delays, extra = found.delays[rank, late], found.extra[rank, late]
+    many = len(delays) >= _MANY_LATE
+    low, high = np.quantile(delays, (_FEW, 1 - _FEW) if many else (0, 1))
+    alike = bool(high - low <= _RANGE * np.median(delays) + found.noise_of_a_step)
+    in_one = bool(np.bincount(extra.argmax(axis=1)).max() >= _SAME_PLACE * len(delays))
+    where = spread(extra, found.usual[rank], found.noise_of_a_step)
+    return _Reason(
+        is_one=in_one and (alike or (many and where == "one place")),
+        lasts=in_one and alike and where is not None,
+        shared=where == "in proportion",
+    )
 
 
-def _in_one_place(extra: Floats, usual: Floats) -> bool:
-    """Whether late steps lost the most in one place, shape (S, P), and elsewhere clearly less than what usually is done
-    there, shape (P,), would take longer by the same factor."""
-    places = np.bincount(extra.argmax(axis=1), minlength=extra.shape[1])
-    place = int(places.argmax())
-    if places[place] < _SAME_PLACE * len(extra):
-        return False
-    lost = extra.sum(axis=0)
-    in_proportion = lost[place] * (usual.sum() - usual[place]) / max(float(usual[place]), 1.0)
-    return bool(lost.sum() - lost[place] < _IN_PROPORTION * in_proportion)
-
-
-def _take_turns(late: Mask, extra: npt.NDArray[np.float64], step: float) -> bool:
+def _take_turns(late: Mask, extra: Floats, step: float, reasons: list[_Reason]) -> bool:
     """Whether a role's ranks are late one after the other: in most steps, or at regular intervals."""
     ranks, steps = late.sum(axis=0), late.shape[1]
     at = np.flatnonzero(ranks)
@@ -188,5 +193,10 @@ def _take_turns(late: Mask, extra: npt.NDArray[np.float64], step: float) -> bool
     turns = np.diff(late[:, at].argmax(axis=0))
     gaps = np.diff(at)
     even = np.mean(gaps == np.median(gaps)) >= _EVEN and np.mean(turns != 0) >= _EVEN
+    lasts = all(
+        reason.lasts and not reason.shared for reason, of_rank in zip(reasons, late, strict=True) if of_rank.any()
+    )
+    if not lasts and np.mean(turns != 0) < _TURNS:
+        return False
     covered = len(at) >= MOST_STEPS * steps and late.sum(axis=1).max() <= MOST_STEPS * len(at) + 1
     return bool(covered or (even and len(at) > FEWEST_LATE))

@@ -16,7 +16,7 @@ from distprof.analyze import blame
 from distprof.analyze.evidence import Evidence, of_run
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.lateness import Floats, Lateness, lateness
-from distprof.analyze.patterns import FEWEST_LATE, Late, late_ranks
+from distprof.analyze.patterns import FEWEST_LATE, Late, for_a_while, in_a_row, in_proportion, late_ranks
 from distprof.analyze.replay import Replayed, replay
 from distprof.analyze.roles import roles
 from distprof.analyze.steady import FEWEST_STEPS, MS, on_device, prefer, times_of_steps
@@ -26,6 +26,7 @@ from distprof.result import NotObserved, Straggler, Stragglers
 from distprof.trace import intervals
 
 _LISTED_STEPS = 100
+_A_WHILE = "in all places in proportion, as on a core that other programs use for a while"
 _FEW_STEPS = 10  # in which half of them may be late by chance
 
 
@@ -50,6 +51,9 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
     culprits = _with_one_reason(
         [_Culprit.of(evidence, found, late, peers) for late in late_ranks(found, peers, evidence.step)]
     )
+    # More elements in a batch make everything longer as well.
+    shared = [each for each in culprits if each.lost.cause != "uneven_work" and for_a_while(found, each.late)]
+    culprits = [each for each in culprits if each not in shared]
     named = [culprit for culprit in culprits if culprit.stands_on is not None]
     steps = len(own.steps)
     if named:
@@ -57,6 +61,11 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
         if missing:
             why += f"; {_ranks(missing)} left no recording of steps and may be another"
         return _told(evidence, found, named, why)
+    if shared:
+        late = _ranks(sorted(each.rank for each in shared))
+        most = max(int(each.late.steps.sum()) for each in shared)
+        why = f"{late} took longer in up to {most} of {steps} steps, but {_A_WHILE}"
+        return _section(evidence, "undecided", why, found), []
     if culprits:
         late = _ranks(sorted(culprit.rank for culprit in culprits))
         why = f"the delay of {late} is less than what the clocks of the ranks may be wrong by"
@@ -78,6 +87,8 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
         why = f"{steps} steps tell too little: by chance a rank may take {ms:.1f} ms longer in them, more than a step"
         return _section(evidence, "undecided", why, found), []
     why = f"no rank's own time per step exceeds its peers' by more than {ms:.1f} ms in {steps} steps"
+    if once := [own.ranks[index] for index in np.flatnonzero(in_a_row(found))]:
+        why += f"; {_ranks(once)} took longer in several steps in a row, which may have happened once"
     return _section(evidence, "none", why, found), []
 
 
@@ -210,7 +221,11 @@ def _why(found: Lateness, named: list[_Culprit], steps: int) -> str:
         parts.append(
             f"by more than {found.noise_of_a_step / MS:.1f} ms in some of {steps} steps, more often than chance"
         )
-    return f"own time per step exceeds the peers' {' and '.join(parts)}"
+    why = f"own time per step exceeds the peers' {' and '.join(parts)}"
+    persistent = [each for each in named if each.late.pattern == "persistent" and each.lost.cause != "uneven_work"]
+    if slower := sorted(each.rank for each in persistent if in_proportion(found, each.late)):
+        why += f"; {_ranks(slower)} took longer in all places in proportion, as on a slower or shared processor"
+    return why
 
 
 def _why_undecided(evidence: Evidence) -> str | None:

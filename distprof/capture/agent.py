@@ -42,7 +42,7 @@ from distprof.run.files import Stream
 from distprof.run.identity import Identity, IdentityError, host_name, read_identity
 from distprof.run.secrets import mask_text
 
-_FIRST_FLUSH_S = 0.1  # a process that is killed early leaves something, too
+_FIRST_FLUSH_S = 0.01  # a process that is killed early leaves something, too
 _FLUSH_EVERY_S = 1.0
 _STALLED_NS = 10_000_000_000
 _WORTH_A_ZONE_NS = 50_000

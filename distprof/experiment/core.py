@@ -21,7 +21,7 @@ import msgspec
 from distprof.experiment.launching import Launcher, Training
 from distprof.experiment.revisions import resolve
 from distprof.experiment.settings import Point
-from distprof.experiment.trial import Trial
+from distprof.experiment.trial import Trial, hosts_of
 from distprof.result import doc
 from distprof.run.files import read_json, write_atomic
 from distprof.run.manifest import RunDirectoryError
@@ -57,10 +57,13 @@ class Experiment:
         return [trial for trial in self.trials if trial.point == point and trial.failure is not None]
 
     def together(self, *points: str) -> list[list[Trial]]:
-        """For each of these points its launches in the repeats in which all of them were measured."""
+        """For each of these points its launches in the repeats in which all of them were measured, on one host."""
         of_points = [{trial.repeat: trial for trial in self.of(point)} for point in points]
         repeats = sorted(set.intersection(*(set(trials) for trials in of_points)))
-        return [[trials[repeat] for repeat in repeats] for trials in of_points]
+        return [
+            [trials[repeat] for repeat in repeats if len(hosts_of(each[repeat] for each in of_points)) <= 1]
+            for trials in of_points
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,8 @@ class Watch(Protocol):
 def run(experiment: Experiment, folder: Path, plan: Plan, start: Start, watch: Watch) -> Experiment:
     """Launch what is missing, and keep each result in `folder`.
 
-    A point that fails is left out from then on, and tried again the next time; the others go on.
+    A point that fails is left out from then on, and tried again the next time; the others go on. A repeat that goes on
+    here but was begun on another host is measured anew: only launches on one host are comparable.
 
     Raises:
         KeyboardInterrupt: the user's; what was measured so far is in the folder: see `read`.
@@ -113,9 +117,8 @@ def run(experiment: Experiment, folder: Path, plan: Plan, start: Start, watch: W
     for repeat in range(plan.repeats):
         if repeat and plan.settled(experiment, repeat):
             break
-        for point in _order(experiment.points, repeat, plan.shuffled):
-            if _is_measured(experiment, point, repeat) or experiment.failures(point.name):
-                continue
+        order = _order(experiment.points, repeat, plan.shuffled)
+        while (point := _next(experiment, order, repeat)) is not None:
             left = None if plan.budget_s is None else plan.budget_s - (time.monotonic() - began)
             if left is not None and left < (_usual_s(experiment, point) or 0.0):
                 return experiment
@@ -123,7 +126,10 @@ def run(experiment: Experiment, folder: Path, plan: Plan, start: Start, watch: W
             trial = start(point, repeat, left)
             if trial is None:
                 return experiment
-            experiment = replace(experiment, trials=[*experiment.trials, trial])
+            kept = [other for other in experiment.trials if _may_stay(other, trial)]
+            if len(kept) < len(experiment.trials):
+                watch.says(f"Repeat {repeat} was begun on another host than {trial.host}: it is measured anew.")
+            experiment = replace(experiment, trials=[*kept, trial])
             write(experiment, folder)
             watch.ended(trial, *_missing(experiment, plan))
     return experiment
@@ -134,6 +140,17 @@ def _order(points: Sequence[Point], repeat: int, shuffled: bool) -> list[Point]:
     if shuffled:
         random.Random(repeat // 2).shuffle(order)
     return order if repeat % 2 == 0 else order[::-1]
+
+
+def _next(experiment: Experiment, order: Sequence[Point], repeat: int) -> Point | None:
+    """The first point that is missing in a repeat."""
+    missing = (point for point in order if not _is_measured(experiment, point, repeat))
+    return next((point for point in missing if not experiment.failures(point.name)), None)
+
+
+def _may_stay(known: Trial, new: Trial) -> bool:
+    """Whether a launch stays beside one that was measured now: in one repeat none is of another host."""
+    return known.repeat != new.repeat or new.failure is not None or len(hosts_of([known, new])) <= 1
 
 
 def _is_measured(experiment: Experiment, point: Point, repeat: int) -> bool:

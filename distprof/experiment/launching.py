@@ -17,6 +17,7 @@ from distprof.experiment.revisions import lay_out
 from distprof.experiment.settings import Point
 from distprof.experiment.trial import Trial, read_figures
 from distprof.run.config import ConfigError
+from distprof.run.identity import host_name
 from distprof.run.manifest import RunDirectoryError
 from distprof.run.secrets import mask_text
 from distprof.run.settings import written
@@ -94,7 +95,7 @@ class Launcher:
         try:
             words, folder = self._words(point, run)
         except ConfigError as error:
-            return Trial(point.name, repeat, 0.0, str(error))
+            return Trial(point.name, repeat, 0.0, str(error), host=host_name())
         status = _run(words, log, folder, timeout_s)
         seconds = time.monotonic() - begin
         if status is None:
@@ -102,7 +103,7 @@ class Launcher:
         failure = None
         if status != 0:
             failure = f"it ended with status {status}" if status > 0 else f"it was killed by signal {-status}"
-        return self._read(Trial(point.name, repeat, round(seconds, 3), failure), run, log)
+        return self._read(Trial(point.name, repeat, round(seconds, 3), failure, host=host_name()), run, log)
 
     def _words(self, point: Point, run: Path) -> tuple[list[str], Path | None]:
         script = point.script or self.training.script

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -53,6 +53,7 @@ class Trial:
         int | None, doc("Most resident memory of a rank's process, without data workers: the largest rank's.")
     ] = None
     findings: Annotated[list[str], doc("What the report finds, the costliest first.")] = field(default_factory=list)
+    host: Annotated[str | None, doc("Host that launched it; null: an earlier distprof did not note it.")] = None
 
     @property
     def step(self) -> float | None:
@@ -147,6 +148,11 @@ def _exposed(tables: Tables, steps: pl.DataFrame) -> float | None:
         of_rank = rank_waits(tables, matched, rank).blocked
         blocked += int(covered(of_rank, mine["start"].to_numpy(), mine["end"].to_numpy()).sum())
     return blocked / len(steps) / MS
+
+
+def hosts_of(trials: Iterable[Trial]) -> list[str]:
+    """The hosts that launched them, as far as they are known."""
+    return sorted({trial.host for trial in trials if trial.host is not None})
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -10,7 +10,7 @@ SECRET_NAMES = re.compile(
     r"(?i)(token(?!s|i)|secret|passw|pwd|api[-_]?key|credential|auth(?!or)|private[-_]?key|access[-_]?key)"
 )
 SECRET_VALUES = re.compile(
-    r"(?:gh[pousr]_|github_pat_|hf_|sk-|xox[abp]-|AKIA|ASIA|glpat-|ya29\.|eyJ[A-Za-z0-9_-]+\.)[A-Za-z0-9._-]{8,}"
+    r"(?:gh[pousr]_|github_pat_|hf_|sk-|xox[abp]-|AKIA|ASIA|glpat-|ya29\.|eyJ[A-Za-z0-9_-]{1,1000}\.)[A-Za-z0-9._-]{8,}"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password in an address
 )
 # What explains a measurement; everything else in the environment is nobody's business.

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from distprof.experiment.sweep.result import read
 from tests.cluster import Cluster, Job, cluster, wait_until
 from tests.launches import EXAMPLES, ROOT
 
@@ -23,6 +24,8 @@ RECIPES = ROOT / "launch"
 TRAIN = str(ROOT / "tests" / "scripts" / "on_cluster.py")
 ENDLESS = (TRAIN, "--steps", "10", "--endless-until-restart")
 PREEMPTED_ON = "node4"
+# A shell inside of another job leaks its variables, and srun would obey them.
+LEAKED = {"SLURM_CPU_BIND": "quiet,mask_cpu:0xF0000", "SLURM_CPU_BIND_TYPE": "mask_cpu:", "SLURM_NTASKS": "64"}
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +74,8 @@ def not_observed(report: dict[str, Any]) -> str:
 
 def test_a_straggler_on_the_second_node_is_named(slurm: Cluster) -> None:
     script = (str(EXAMPLES / "slow_backward.py"), "--slow-rank", "3", "--steps", "25")
-    # A shell inside of another job leaks its variables, and srun would obey them.
-    leaked = {"SLURM_CPU_BIND": "quiet,mask_cpu:0xF0000", "SLURM_CPU_BIND_TYPE": "mask_cpu:", "SLURM_NTASKS": "64"}
     options = ("--run-dir", "straggler", "--slurm", f"exclude={PREEMPTED_ON}")
-    done = slurm.run(str(RECIPES / "submit.sh"), *options, *script, NPROC="2", PARTITION="main", **leaked)
+    done = slurm.run(str(RECIPES / "submit.sh"), *options, *script, NPROC="2", PARTITION="main", **LEAKED)
     assert done.returncode == 0, done.stderr
     report = json.loads((slurm.folder / "straggler" / "report.json").read_text())
     hosts = [row["host"] for row in report["ranks"]]
@@ -115,6 +116,42 @@ def test_each_task_of_an_array_is_a_run_of_its_own(slurm: Cluster) -> None:
         assert [row["status"] for row in report["ranks"]] == ["complete"] * 2
         ids.add(report["run"]["id"])
     assert len(ids) == 2
+
+
+def test_a_sweep_is_an_array_of_jobs_that_alternate_with_the_baseline_on_their_own_host(slurm: Cluster) -> None:
+    few = ("--nproc", "1", "--out", "swept", "--repeats", "1", "--steps", "6", "--warmup", "4", "measure.explain=false")
+    # A job asks for all cores of a node, so that two are on two nodes.
+    launcher = ("timeout_min=5", "cpus_per_task=8", f"exclude={PREEMPTED_ON}")
+    jobs = ("hydra/launcher=submitit_slurm", *(f"hydra.launcher.{word}" for word in launcher))
+    script = (str(ROOT / "tests" / "scripts" / "planted.py"), "--decode-ms", "60", "--work-ms", "60")
+    done = slurm.run("distprof", "sweep", *few, *jobs, "loader.num_workers=0,2", *script, timeout_s=420, **LEAKED)
+    out = slurm.folder / "swept"
+    logs = [path.read_text() for path in (out / "hydra" / ".submitit").rglob("*.err")]
+    assert done.returncode == 0, (done.stderr, logs)
+    array, *tasks = sorted(path.name for path in (out / "hydra" / ".submitit").iterdir() if path.is_dir())
+    assert tasks == [f"{array}_0", f"{array}_1"]
+    found = read(out)
+    baseline, none, two = found.points
+    assert (found.order, found.world_size, [len(point.steps) for point in found.points]) == ("apart", 1, [2, 1, 1])
+    assert none.ratio is not None
+    assert two.ratio is not None
+    assert two.ratio.estimate < 0.8 * none.ratio.estimate
+    hosts = {none.hosts[0]: none.name, two.hosts[0]: two.name}
+    assert set(hosts) < {"node1", "node2", "node3"}
+    assert baseline.hosts == sorted(hosts)
+    assert [(row.host, row.points, row.repeats) for row in found.hosts] == [(h, [hosts[h]], 1) for h in sorted(hosts)]
+    assert {path.name for path in (out / "jobs").glob(".*.lock")} == {f".{host}.lock" for host in hosts}
+    told = " ".join(done.stdout.split())
+    assert "Measured on 2 hosts" in told
+    assert all(host in told and host in (out / "sweep.html").read_text() for host in hosts)
+    runs = list((out / "jobs").glob("*/measured/runs/*"))
+    assert len(runs) == 4
+    for run in runs:
+        facts = json.loads((run / "attempt0" / "rank00000.json").read_text())
+        (node,) = (json.loads(path.read_text()) for path in (run / "nodes").iterdir())
+        assert (facts["world_size"], facts["problems"]) == (1, [])
+        assert facts["host"] == node["host"] == node["scheduler"]["host"]
+        assert node["scheduler"]["job"] in tasks
 
 
 def test_a_task_for_each_rank(slurm: Cluster) -> None:

@@ -17,7 +17,7 @@ from distprof.pipeline import build
 from distprof.result import Result
 from tests.launches import ROOT, Launched, launch
 
-pytestmark = pytest.mark.launch
+pytestmark = [pytest.mark.launch, pytest.mark.timing]
 
 
 def run_case(tmp_path: Path, shared: Path, name: str, *options: str, **env: str) -> Launched:

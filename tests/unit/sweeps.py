@@ -19,10 +19,14 @@ Steps = Callable[[Point, int], float | None]
 
 @dataclass
 class Launches:
-    """Launches that are made up: `step` says how long a step of (point, repeat) takes; None: the launch fails."""
+    """Launches that are made up: `step` says how long a step of (point, repeat) takes; None: the launch fails.
+
+    `host` launches them, and parameters at the end are each host's own.
+    """
 
     step: Steps
     interrupted_at: int | None = None
+    host: str | None = None
     done: list[tuple[str, int]] = field(default_factory=list)
     arguments: dict[str, list[str]] = field(default_factory=dict)
     launchers: list[Launcher] = field(default_factory=list)
@@ -40,7 +44,9 @@ class Launches:
         self.environments.append(os.environ.get("OF_THE_JOB"))
         step = self.step(point, repeat)
         if step is None:
-            return Trial(point.name, repeat, 10.0, "it ended with status 1", ["no such file"], log="logs/x.txt")
+            return Trial(
+                point.name, repeat, 10.0, "it ended with status 1", ["no such file"], log="logs/x.txt", host=self.host
+            )
         return Trial(
             point.name,
             repeat,
@@ -51,10 +57,11 @@ class Launches:
             samples_per_step=8.0,
             parts={"data_wait": max(0.0, step - 50), "compute": 50.0},
             exposed=3.0,
-            checksums={"SGD#0": "a"},
+            checksums={"SGD#0": self.host or "a"},
             first_step=1000.0,
             memory_bytes=300 << 20,
             findings=["the loader is slow"],
+            host=self.host,
         )
 
 

@@ -40,6 +40,7 @@ class Launches:
     seconds: float = 10.0
     checksums: Callable[[str, int], dict[str, str]] = lambda point, repeat: {"SGD#0": "a"}
     interrupted_at: int | None = None
+    host: str | None = None
     done: list[tuple[str, int]] = field(default_factory=list)
 
     def __call__(self, point: Point, repeat: int, timeout_s: float | None) -> Trial:
@@ -48,7 +49,7 @@ class Launches:
         self.done.append((point.name, repeat))
         step = self.step(point.name, repeat)
         if step is None:
-            return Trial(point.name, repeat, self.seconds, "it ended with status 1", ["no such file"])
+            return Trial(point.name, repeat, self.seconds, "it ended with status 1", ["no such file"], host=self.host)
         return Trial(
             point.name,
             repeat,
@@ -59,6 +60,7 @@ class Launches:
             parts={"data_wait": step / 2},
             zones={"backward": step / 4},
             checksums=self.checksums(point.name, repeat),
+            host=self.host,
         )
 
 
@@ -133,6 +135,47 @@ def test_what_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
     assert done is not None
     run(done, tmp_path, Plan(3), third, Told())
     assert third.done == []
+
+
+def test_a_repeat_that_was_begun_on_another_host_is_measured_anew(tmp_path: Path) -> None:
+    first = Launches(lambda point, repeat: 10.0, interrupted_at=3, host="one")
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment(), tmp_path, Plan(3), first, Told())
+    kept = read(tmp_path)
+    assert kept is not None
+    second = Launches(lambda point, repeat: 30.0, host="two")
+    found = run(kept, tmp_path, Plan(3), second, Told())
+    assert second.done == [("baseline", 1), ("candidate", 1), ("baseline", 2), ("candidate", 2)]
+    assert [trial.host for trial in found.of("candidate")] == ["one", "two", "two"]
+    assert [[trial.host for trial in trials] for trials in found.together("baseline", "candidate")] == [
+        ["one", "two", "two"]
+    ] * 2
+
+
+def test_what_fails_on_another_host_too_costs_no_measurement(tmp_path: Path) -> None:
+    points = [Point("a"), Point("broken"), Point("c")]
+    steps: dict[str, float | None] = {"a": 10.0, "broken": None, "c": 10.0}
+    found = run(experiment(*points), tmp_path, Plan(2), Launches(lambda p, _: steps[p], host="one"), Told())
+    again = Launches(lambda p, _: steps[p], host="two")
+    found = run(found, tmp_path, Plan(2), again, Told())
+    assert again.done == [("broken", 0)]
+    assert len(found.of("a")) == len(found.of("c")) == 2
+    steps["broken"] = 10.0
+    mended = Launches(lambda p, _: steps[p], host="two")
+    found = run(found, tmp_path, Plan(2), mended, Told())
+    assert sorted(mended.done) == [(name, repeat) for name in ("a", "broken", "c") for repeat in (0, 1)]
+    assert {trial.host for trial in found.trials} == {"two"}
+
+
+def test_only_what_one_host_measured_is_together(tmp_path: Path) -> None:
+    trials = [
+        Trial(name, 0, 1.0, step_ms=[1.0], host=host) for name, host in (("baseline", "one"), ("candidate", "two"))
+    ]
+    trials += [Trial(name, 1, 1.0, step_ms=[1.0]) for name in ("baseline", "candidate")]
+    assert [
+        [trial.repeat for trial in row]
+        for row in replace(experiment(), trials=trials).together("baseline", "candidate")
+    ] == [[1], [1]]
 
 
 def test_a_point_that_fails_does_not_stop_the_others_and_is_tried_again_the_next_time(tmp_path: Path) -> None:

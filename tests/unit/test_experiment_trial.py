@@ -13,6 +13,7 @@ from distprof.experiment.launching import Launcher, Training, _tail
 from distprof.experiment.settings import Point
 from distprof.experiment.trial import Figures, Trial, read_figures
 from distprof.run.files import read_json, write_json
+from distprof.run.identity import host_name
 from tests.worlds import Delay, World, write
 
 WORLD = World(ranks=2, steps=12, windows=())
@@ -84,6 +85,7 @@ def test_checksums_of_all_ranks_are_one(tmp_path: Path, monkeypatch: pytest.Monk
     other = launched(tmp_path / "other", monkeypatch, WORLD, checksums={"SGD#0": "b"})
     none = launched(tmp_path / "none", monkeypatch, WORLD)
     assert one.failure is None
+    assert one.host == host_name()
     assert one.checksums == same.checksums != other.checksums
     assert none.checksums is None
 

@@ -17,6 +17,7 @@ import distprof
 from distprof.pipeline import build
 from distprof.report.timeline import write_timeline
 from distprof.run.manifest import RunDirectoryError
+from distprof.scrub.copy import scrub
 from distprof.trace.chunks import NoTraceError
 from distprof.trace.kineto import read_trace
 
@@ -90,6 +91,29 @@ def test_changed_gzip_files(shared: Path, changes: list[tuple[float, tuple[str, 
         path.write_bytes(changed(data, changes))
         with suppress(NoTraceError):
             read_trace(path)
+
+
+@settings(FUZZ, max_examples=50)
+@given(changes=st.lists(CHANGES, min_size=1, max_size=4))
+def test_scrubbing_changed_text(shared: Path, changes: list[tuple[float, tuple[str, Any]]]) -> None:
+    data = changed(text_of(shared, SMALL), changes, first=1)
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder) / "rank0.json", Path(folder) / "out"
+        path.write_bytes(data)
+        try:
+            told = read_trace(path)
+        except NoTraceError:
+            told = None
+        try:
+            scrub([path], out)
+        except RunDirectoryError as error:
+            assert "nothing can be copied" in str(error) and not out.exists()
+            assert told is None
+            return
+        (copied,) = out.iterdir()
+        if told is not None:
+            times = ["thread", "start", "end"]
+            assert read_trace(copied).events.select(times).equals(told.events.select(times))
 
 
 @settings(FUZZ, max_examples=12)

@@ -7,25 +7,32 @@ import pytest
 from scipy.stats import betabinom
 
 from distprof.analyze.lateness import Lateness
-from distprof.analyze.patterns import _by_accident, late_ranks
+from distprof.analyze.patterns import _by_accident, for_a_while, in_a_row, in_proportion, late_ranks
+from distprof.analyze.stretches import come_in_stretches, stretches, together
 
 STEPS = 18
-LONG = 40.0
+USUAL = np.array([25.0, 10.0, 5.0])  # ms in each place
+LONG = float(USUAL.sum())
+EVERYWHERE = -1
 
 
 def found(
     late: dict[int, dict[int, float]], *, ranks: int = 4, places: dict[int, list[int]] | None = None
 ) -> list[int]:
     """Who is late now and then, of ranks that lose ms in these steps, each in one place unless told otherwise."""
-    delays = np.zeros((ranks, STEPS))
-    place = np.zeros((ranks, STEPS), dtype=np.int64)
-    for rank, of_rank in late.items():
-        delays[rank, list(of_rank)] = list(of_rank.values())
-        place[rank, list(of_rank)] = (places or {}).get(rank, 0)
-    holds_up = np.median(delays, axis=1)
-    lateness = Lateness(delays, holds_up, 2.0, 4.0, late=delays > 4.0, place=place)
-    rows = late_ranks(lateness, [list(range(ranks))], LONG)
+    rows = late_ranks(lateness(late, ranks, places or {}), [list(range(ranks))], LONG)
     return [row.index for row in rows if row.pattern == "intermittent"]
+
+
+def lateness(late: dict[int, dict[int, float]], ranks: int, places: dict[int, list[int]]) -> Lateness:
+    """`places`: where a rank loses its time in each of its late steps; EVERYWHERE: as it takes time there."""
+    extra = np.zeros((ranks, STEPS, len(USUAL)))
+    for rank, of_rank in late.items():
+        for (step, ms), place in zip(of_rank.items(), places.get(rank, [0] * len(of_rank)), strict=True):
+            extra[rank, step] += ms * (USUAL / LONG if place == EVERYWHERE else np.eye(len(USUAL))[place])
+    delays = extra.sum(axis=2)
+    usual = np.tile(USUAL, (ranks, 1))
+    return Lateness(delays, np.median(delays, axis=1), 2.0, 4.0, late=delays > 4.0, extra=extra, usual=usual)
 
 
 def steps(*ms: float) -> dict[int, float]:
@@ -56,8 +63,76 @@ def test_what_happens_to_peers_as_well_is_no_pattern() -> None:
     assert found({1: steps(30, 31, 29), 2: {8: 35.0}, 3: {9: 28.0, 15: 33.0}}) == []
 
 
+def test_many_accidents_of_peers_tell_no_more_than_one_of_a_rank_that_may_have_more() -> None:
+    """Seen with four ranks on two cores: slices of time lost in one place or another, by one rank more often."""
+    slices = dict(zip((4, 5, 6, 8, 10, 12, 13), (5.0, 21.0, 7.0, 5.0, 4.5, 10.0, 4.5), strict=True))
+    busy: dict[int, dict[int, float]] = {1: slices, 2: {6: 7, 9: 5, 11: 9}, 3: {2: 8, 9: 10, 15: 7}}
+    places = {1: [1, 1, 2, 1, 1, 0, 1]}
+    assert found(busy, places=places) == []
+    assert found({1: slices}, places=places) == [1], "its peers have none"
+
+
 def test_accidents_of_one_that_is_always_late_are_not_known() -> None:
     always = dict.fromkeys(range(STEPS), 50.0)
     assert found({0: always, 1: steps(30, 31, 29)}) == [1]
     assert found({0: always, 1: steps(30, 31, 29)}, ranks=3) == []
     assert found({0: always, 1: steps(30, 31, 29, 30)}, ranks=2) == [], "there is nobody to compare with"
+
+
+def block(*ms: float) -> dict[int, float]:
+    """Late by so much from step 6 on."""
+    return dict(enumerate(ms, 6))
+
+
+DIFFERENT = (30, 12, 55, 20, 41, 33, 18)
+
+
+def test_a_stretch_in_one_place_is_one_accident_unless_its_delays_are_alike() -> None:
+    assert found({1: block(*[30, 31, 29, 30, 31, 30])}) == [1]
+    assert found({1: block(*DIFFERENT)}) == []
+    assert found({1: steps(*DIFFERENT)}) == [1], "the same at different times"
+
+
+@pytest.mark.parametrize("count", [4, 7, 10])
+def test_a_stretch_in_which_everything_takes_longer_is_told_from_one_in_one_place(count: int) -> None:
+    shared = {1: block(*[30] * count)}
+    of = lateness(shared, 4, {1: [EVERYWHERE] * count})
+    (late,) = late_ranks(of, [[0, 1, 2, 3]], LONG)
+    assert for_a_while(of, late) and in_proportion(of, late)
+    assert in_a_row(of).tolist() == [False, True, False, False]
+    assert not for_a_while(lateness(shared, 4, {}), late)
+
+
+def test_stretches_of_several_ranks_are_no_turns() -> None:
+    turns = {rank: dict.fromkeys(range(1 + 4 * rank, 5 + 4 * rank), 30.0) for rank in range(4)}
+
+    def patterns(place: int) -> set[str]:
+        rows = late_ranks(lateness(turns, 4, {rank: [place] * 4 for rank in turns}), [[0, 1, 2, 3]], LONG)
+        return {row.pattern for row in rows}
+
+    assert patterns(0) == {"rotating"}
+    assert patterns(EVERYWHERE) == set()
+
+
+@pytest.mark.parametrize(("which", "shared"), [(range(5, 18), True), (range(18), False)])
+def test_a_core_shared_for_most_of_the_run_is_no_persistent_culprit(which: range, shared: bool) -> None:
+    always = {1: dict.fromkeys(which, 30.0)}
+    of = lateness(always, 4, {1: [EVERYWHERE] * len(which)})
+    (late,) = late_ranks(of, [[0, 1, 2, 3]], LONG)
+    assert (late.index, late.pattern) == (1, "persistent")
+    assert in_proportion(of, late)
+    assert for_a_while(of, late) == shared
+    assert not for_a_while(lateness(always, 4, {}), late)
+
+
+def test_late_steps_that_depend_on_each_other_are_fewer() -> None:
+    def of(picture: str) -> np.ndarray:
+        return np.array([mark == "X" for mark in picture])
+
+    apart, every_other, burst = of("..X..X.X....X..X..X."), of("X.X.X.X.X.X.X.X.X.X."), of("....XXXXXXXX.....XX.")
+    assert together(apart) == together(every_other) == 1
+    assert together(burst) > 2
+    assert together(of("." * 20)) == together(of("X" * 20)) == 1
+    assert (stretches(apart), stretches(burst), stretches(of("XX.X"))) == (6, 2, 2)
+    assert [come_in_stretches(each) for each in (apart, every_other, burst)] == [False, False, True]
+    assert not come_in_stretches(of("." * 20)) and not come_in_stretches(of("X" * 20))

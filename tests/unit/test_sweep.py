@@ -267,6 +267,79 @@ def test_apart_each_job_takes_its_point_and_the_baseline_in_turn_and_returns_the
     assert returned == [pytest.approx(step, rel=0.02) for step in (150, 100, 50)]
 
 
+def test_points_of_two_hosts_are_compared_by_ratios_alone_and_the_hosts_are_shown(
+    sweep: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jobs alternate between two hosts, one of which takes four times as long for everything."""
+    needed = workers_needed()
+    jobs: dict[Path, str] = {}
+
+    def step(point: Point, repeat: int) -> float:
+        job = launches.launchers[-1].folder.parent
+        launches.host = jobs.setdefault(job, ("slow", "fast")[len(jobs) % 2])
+        return {"slow": 4, "fast": 1}[launches.host] * (needed(point, repeat) or 0.0)
+
+    launches = Launches(step)
+    words = ["--out", "out", "measure.together=false", "loader.num_workers=0,1,2", "ddp.bucket_cap_mb=1,25", "train.py"]
+    assert sweep(launches, *words) == 0
+    found = read(tmp_path / "out")
+    baseline, *points = found.points
+    workers = {point.name: point.values["loader.num_workers"] for point in points}
+    assert baseline.hosts == ["fast", "slow"]
+    assert [point.hosts for point in points] == [["slow"], ["fast"]] * 3
+    assert {workers[point.name] for point in points if point.may_be_best} == {2}
+    assert workers[found.recommended or ""] == 2
+    ratios = [point.ratio.estimate for point in points if point.ratio is not None]
+    assert ratios == pytest.approx([1, 1, 2 / 3, 2 / 3, 1 / 3, 1 / 3], rel=0.02)
+    slowest_of_best = max(point.step or 0 for point in points if point.may_be_best)
+    assert slowest_of_best > min(point.step or 0 for point in points if not point.may_be_best)
+    assert {point.training for point in found.points} == {"same"}  # hosts have other parameters, and each its own
+    assert [(row.host, row.points, row.repeats) for row in found.hosts] == [
+        ("fast", ["p2", "p4", "p6"], 9),
+        ("slow", ["p1", "p3", "p5"], 9),
+    ]
+    assert [row.baseline for row in found.hosts] == [pytest.approx(150, rel=0.02), pytest.approx(600, rel=0.02)]
+    assert [each.explanation.host for each in found.points if each.explanation] == ["slow", *["slow", "fast"] * 3]
+    (heat,) = figures(found)["heat"]["data"]
+    assert sorted(value for row in heat["z"] for value in row) == pytest.approx(sorted(ratios), abs=0.001)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Measured on 2 hosts" in printed
+    assert re.search(r"num_workers bucket_cap_mb host ms/step", printed)
+    assert re.search(r"p2 0 25 fast 1\d\d", printed)
+    assert re.search(r"baseline own own 2 hosts", printed)
+    rows = Page((tmp_path / "out" / "sweep.html").read_text()).rows
+    assert ["slow", "9", "p1 p3 p5"] in [[row[0], *row[2:]] for row in rows if len(row) == 4]
+    jsonschema.validate(json.loads(msgspec.json.encode(found)), json_schema())
+
+
+def test_on_one_host_no_host_is_shown(
+    sweep: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launches = Launches(workers_needed(), host="one")
+    assert sweep(launches, "--out", "out", "measure.together=false", "loader.num_workers=1,2", "train.py") == 0
+    found = read(tmp_path / "out")
+    assert [point.hosts for point in found.points] == [["one"]] * 3
+    assert [row.host for row in found.hosts] == ["one"]
+    assert "host" not in capsys.readouterr().out.replace(str(tmp_path), "")
+
+
+def test_a_sweep_of_an_earlier_distprof_knows_no_hosts(sweep: Callable[..., int], tmp_path: Path) -> None:
+    words = ["--out", "out", "measure.together=false", "loader.num_workers=1,2", "train.py"]
+    assert sweep(Launches(workers_needed(), host="one"), *words) == 0
+    for path in (tmp_path / "out").rglob("*.json"):
+        told = json.loads(path.read_text())
+        for row in (told, *told.get("points", ()), *told.get("trials", ())):
+            for place in (row, row.get("explanation") or {}):
+                place.pop("host", None)
+                place.pop("hosts", None)
+        path.write_text(json.dumps(told))
+    assert read(tmp_path / "out").hosts == []
+    launches = Launches(workers_needed(), host="two")
+    assert sweep(launches, "--repeats", "4", *words) == 0
+    assert [repeat for _, repeat in launches.done] == [3] * 4
+    assert [point.hosts for point in read(tmp_path / "out").points] == [["two"]] * 3
+
+
 def test_jobs_that_are_interrupted_leave_what_they_measured(sweep: Callable[..., int], tmp_path: Path) -> None:
     words = ["--out", "out", "measure.together=false", "loader.num_workers=1,2", "train.py"]
     assert sweep(Launches(workers_needed(), interrupted_at=10), *words) == 130

@@ -26,6 +26,17 @@ from tests.unit.sweeps import Launches, workers_needed
 TEXTS = st.text(alphabet="ab \\'\"${},=[]:.\n-~é*", max_size=12)
 
 
+@pytest.mark.parametrize(("launcher", "sees"), [("submitit_slurm", None), ("submitit_local", "7")])
+def test_jobs_that_slurm_runs_inherit_nothing_of_the_job_in_which_they_are_submitted(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, sees: str | None
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    with app._as_submitted(["loader.num_workers=1,2", f"hydra/launcher={launcher}"]):
+        assert (os.environ.get("SLURM_JOB_ID"), os.environ["SLURM_CONF"]) == (sees, "/etc/slurm.conf")
+    assert os.environ["SLURM_JOB_ID"] == "7"
+
+
 @given(TEXTS)
 def test_texts_mean_in_overrides_what_they_should(text: str) -> None:
     parser = OverridesParser.create()

@@ -12,12 +12,14 @@ from tests.worlds.world import Delay, Segment, World, ddp_step
 _PLACES = ("data_loading", "forward", "backward", "optimizer")
 _LENGTH = 3.0  # steps: the mean length of a burst
 _SLOWEST, _SLOWER = 2.5, 1.3  # times the time of a rank that has its core to itself
+_STEADY = 0.5  # of bursts; in the others it differs from step to step how much others want the core
 
 
 def on_a_busy_machine(world: World, rank: int, step: int) -> list[Segment]:
     """Now and then the machine takes a rank's core away, wherever the rank is, and for as long as others want it.
 
-    Bursts are longer: for some steps the rank shares its core, and all that it does takes longer by one factor.
+    Bursts are longer: for some steps the rank shares its core, and all that it does takes longer by one factor, which
+    depends on how much of the step the others want.
     """
     factor = _bursts(world.seed, world.bursts, world.steps, rank).get(step, 1.0)
     slower = {name: factor * (getattr(world, name) or 0.0) for name in (*_PLACES, "host")}
@@ -39,9 +41,10 @@ def _bursts(seed: int, often: float, steps: int, rank: int) -> Mapping[int, floa
     at = draw.expovariate(often) if often else float(steps)
     while at < steps:
         until = at + draw.expovariate(1 / _LENGTH)
-        factor = draw.uniform(_SLOWER, _SLOWEST)
+        factor, steady = draw.uniform(_SLOWER, _SLOWEST), draw.random() < _STEADY
         for step in range(int(at), min(steps, int(until) + 1)):
             covered = min(until, step + 1) - max(at, step)
-            factors[step] = max(factors.get(step, 1.0), 1.0 + (factor - 1.0) * covered)
+            wanted = covered if steady else covered * draw.random()
+            factors[step] = max(factors.get(step, 1.0), 1.0 + (factor - 1.0) * wanted)
         at = until + draw.expovariate(often)
     return factors

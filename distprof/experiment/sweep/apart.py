@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import shlex
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +29,7 @@ from distprof.experiment.sweep.points import (
 from distprof.experiment.sweep.result import Sweep
 from distprof.experiment.validate import median
 from distprof.run.files import read_json, write_atomic
+from distprof.run.identity import host_name
 
 _ABOUT = "about.json"
 
@@ -70,7 +70,7 @@ def _turns(grid: Grid, folder: Path, number: int, watch: Watch) -> Experiment:
 @contextmanager
 def _alone(folder: Path, watch: Watch) -> Iterator[None]:
     """Inside it no other job of the sweep launches anything on this host: they would disturb each other."""
-    with (folder / f".{socket.gethostname()}.lock").open("w") as file:
+    with (folder / f".{host_name()}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

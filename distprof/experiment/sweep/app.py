@@ -35,6 +35,7 @@ INTERRUPTED = 130
 _SHOW = {"--cfg", "-c", "--info", "-i"}
 _NOT_TO_MEASURE = _SHOW | {"--help", "-h", "--hydra-help", "--version", *completion.FLAGS}
 _SWEPT = ("loader", "ddp", "args")
+_LAUNCHER = "hydra/launcher"
 _HYDRAS = "hydra"  # conf/hydra/output/distprof.yaml
 
 
@@ -138,7 +139,8 @@ def _sweep(options: list[str], overrides: list[str], out: Path, command: list[st
     # Hydra writes down the configuration as it is, secrets of the script's arguments included.
     (out / _HYDRAS).mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        _hydra(task, [*options, *overrides])
+        with _as_submitted(overrides):
+            _hydra(task, [*options, *overrides])
     except KeyboardInterrupt:
         return _ended(known_apart(out, command), out, interrupted=True)
     except SystemExit as end:
@@ -241,6 +243,18 @@ def _hydra(task: Task, words: list[str]) -> None:
     decorated = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=PRIMARY)(task)
     with _argv(words):
         decorated()
+
+
+@contextmanager
+def _as_submitted(overrides: list[str]) -> Iterator[None]:
+    """Jobs that SLURM is to run inherit nothing of a job in which the command was typed: srun would obey it."""
+    if not any(key_of(word) == _LAUNCHER and "slurm" in word for word in overrides):
+        yield
+        return
+    from distprof.launcher.submit import clean_environment
+
+    with clean_environment():
+        yield
 
 
 @contextmanager

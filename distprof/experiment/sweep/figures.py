@@ -77,8 +77,12 @@ def points(found: Sweep) -> Figure | None:
 
 
 def heat(found: Sweep) -> Figure | None:
-    """Time by two settings: those with most pairs of values; of several points in a cell the fastest."""
-    rows = [point for point in found.points[1:] if point.step is not None]
+    """Time by two settings: those with most pairs of values; of several points in a cell the fastest.
+
+    Of points that were measured apart it is the time over the baseline's: they may have been on different hosts.
+    """
+    relative = found.order == "apart"
+    rows = [point for point in found.points[1:] if _time(point, relative=relative) is not None]
     pairs = list(combinations(swept(rows), 2))
     if not pairs:
         return None
@@ -88,11 +92,12 @@ def heat(found: Sweep) -> Figure | None:
 
     across, down = max(pairs, key=cells)
     columns, lines = _values(rows, across), _values(rows, down)
-    steps: dict[tuple[str, str], float] = {}
+    times: dict[tuple[str, str], float] = {}
     for point in rows:
         place = (_value(point, down), _value(point, across))
-        steps[place] = min(point.step or math.inf, steps.get(place, math.inf))
-    values = [[_rounded(steps.get((line, column))) for column in columns] for line in lines]
+        times[place] = min(_time(point, relative=relative) or math.inf, times.get(place, math.inf))
+    values = [[_rounded(times.get((line, column))) for column in columns] for line in lines]
+    unit = f"time per {found.per} / the baseline's" if relative else "ms per step"
     return {
         "data": [
             {
@@ -104,8 +109,8 @@ def heat(found: Sweep) -> Figure | None:
                 "ygap": 1,
                 "hoverongaps": False,
                 "texttemplate": "%{z:.4g}",
-                "hovertemplate": "%{z:.2f} ms per step<extra></extra>",
-                "colorbar": {"title": {"text": "ms per step"}, "thickness": 12, "outlinewidth": 0},
+                "hovertemplate": f"%{{z:.4g}} {unit}<extra></extra>",
+                "colorbar": {"title": {"text": unit}, "thickness": 12, "outlinewidth": 0},
             }
         ],
         "layout": {
@@ -114,6 +119,12 @@ def heat(found: Sweep) -> Figure | None:
             "yaxis": {"title": {"text": label(down)}, "type": "category", "autorange": "reversed", "showgrid": False},
         },
     }
+
+
+def _time(point: PointFound, *, relative: bool) -> float | None:
+    if not relative:
+        return point.step
+    return None if point.ratio is None else point.ratio.estimate
 
 
 def heat_axes(figure: Figure) -> str:

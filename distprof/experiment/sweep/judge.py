@@ -11,9 +11,9 @@ from distprof.experiment.settings import Point
 from distprof.experiment.several import Several
 from distprof.experiment.statistics import FEWEST_REPEATS, Ratio
 from distprof.experiment.sweep.points import BASELINE, values_of
-from distprof.experiment.sweep.result import Explanation, Knee, PointFound, Sweep
-from distprof.experiment.trial import Trial, mean
-from distprof.experiment.validate import PartChange, median, notes_of, part_changes, per_unit, trained
+from distprof.experiment.sweep.result import Explanation, HostFound, Knee, PointFound, Sweep
+from distprof.experiment.trial import Trial, hosts_of, mean
+from distprof.experiment.validate import PartChange, Training, median, notes_of, part_changes, per_unit, trained
 from distprof.report.words import count
 from distprof.result import NotObserved
 
@@ -111,11 +111,12 @@ def judge(measured: Sequence[Measured], order: Literal["together", "apart"], abo
             ratio=ratios.get(each.point.name),
             to_best=to_best.get(each.point.name),
             may_be_best=each.point.name in may_be_best,
-            training=trained(each.beside or of_baseline, each.trials),
+            training=_trained(each.beside or of_baseline, each.trials),
             failure=each.failures[-1].failure if each.failures else None,
             tail=each.failures[-1].tail if each.failures else [],
             log=each.failures[-1].log if each.failures else None,
             explanation=_explanation(each.explained, about),
+            hosts=hosts_of([*each.trials, *each.failures]),
         )
         for each in measured
     ]
@@ -144,7 +145,29 @@ def judge(measured: Sequence[Measured], order: Literal["together", "apart"], abo
         warmup=about.warmup,
         notes=notes_of([trial for each in measured for trial in each.trials]),
         not_observed=_not_observed(points, about),
+        hosts=_hosts(points, of_baseline),
     )
+
+
+def _trained(baseline: list[Trial], candidate: list[Trial]) -> Training:
+    """Whether two points come to the same parameters, host by host: other processors may round differently."""
+    told = {
+        trained(
+            [trial for trial in baseline if trial.host == host], [trial for trial in candidate if trial.host == host]
+        )
+        for host in {trial.host for trial in candidate}
+    }
+    kinds: tuple[Training, ...] = ("not_repeatable", "changed", "unknown", "same")
+    return next((kind for kind in kinds if kind in told), "unknown")
+
+
+def _hosts(points: Sequence[PointFound], baseline: Sequence[Trial]) -> list[HostFound]:
+    rows = []
+    for host in sorted({host for point in points for host in point.hosts}):
+        there = [trial.step or 0.0 for trial in baseline if trial.host == host]
+        names = [point.name for point in points if host in point.hosts and point.name != BASELINE]
+        rows.append(HostFound(host, names, median(there), len(there)))
+    return rows
 
 
 def _ratios(usable: Sequence[Measured], per: str) -> list[list[float]]:
@@ -246,6 +269,7 @@ def _explanation(trial: Trial | None, about: About) -> Explanation | None:
         first_step=trial.first_step,
         loader_start=trial.loader_start,
         findings=trial.findings,
+        host=trial.host,
     )
 
 

@@ -33,6 +33,7 @@ class Explanation:
     first_step: Annotated[float | None, doc("The first step.")]
     loader_start: Annotated[float | None, doc("Start of the loaders, on the slowest rank.")]
     findings: Annotated[list[str], doc("What the report finds, the costliest first.")]
+    host: Annotated[str | None, doc("Host on which it ran; null: an earlier distprof did not note it.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class PointFound:
     tail: Annotated[list[str], doc("The end of that launch's output.")]
     log: Annotated[str | None, doc("That output, relative to the sweep's folder.")]
     explanation: Annotated[Explanation | None, doc("What its profiled run shows.")] = None
+    hosts: Annotated[list[str], doc("Hosts on which it was launched.")] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,16 @@ class Knee:
     point: Annotated[str, doc("The point that has it.")]
     tried: Annotated[list[float], doc("All values that were tried beside it, ascending.")]
     may_be_best: Annotated[list[float], doc("Those of them that may be the fastest; all: it makes no difference.")]
+
+
+@dataclass(frozen=True, slots=True)
+class HostFound:
+    """A host, and the time of the baseline there, which points that were measured there are held against."""
+
+    host: Annotated[str, doc("Its name.")]
+    points: Annotated[list[str], doc("Points that were launched there, the baseline apart.")]
+    baseline: Annotated[float | None, doc("The baseline's mean step there: the median over the repeats.")]
+    repeats: Annotated[int, doc("Launches of the baseline there that were measured.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +122,10 @@ class Sweep:
     not_observed: Annotated[list[NotObserved], doc("What is null and matters, with the reason.")] = field(
         default_factory=list
     )
+    hosts: Annotated[
+        list[HostFound],
+        doc("Each host that launched, by name. Points of two hosts are compared by their ratios alone."),
+    ] = field(default_factory=list)
     schema: Annotated[Literal["distprof.sweep.v1"], doc("Version of this shape.")] = SCHEMA
 
     def point(self, name: str | None) -> PointFound | None:

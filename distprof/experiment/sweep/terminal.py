@@ -25,7 +25,7 @@ def show(found: Sweep, out: Path, console: Console) -> None:
     line(words.verdict(found), _STYLES[found.verdict])
     for sentence in words.reasons(found):
         line(sentence)
-    for table in (words.points(found, narrow=True), words.explanations(found, narrow=True)):
+    for table in (words.points(found, narrow=True), words.hosts(found), words.explanations(found, narrow=True)):
         if table.rows:
             line(f"{table.caption}:", "dim")
             console.print(_drawn(table))

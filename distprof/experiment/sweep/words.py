@@ -74,6 +74,11 @@ def reasons(found: Sweep) -> list[str]:
             f"Most of the gain is in {_LABELS.get(change.part, change.part)}: {words.duration(change.baseline)} "
             f"per step in the baseline, {words.duration(change.candidate)} with what is recommended."
         )
+    if len(found.hosts) > 1:
+        sentences.append(
+            f"Measured on {len(found.hosts)} hosts: each point is held against the baseline on its own host, and "
+            "points with each other by these ratios alone; what a setting gains on one host it may not gain on another."
+        )
     chosen = found.point(found.recommended)
     if chosen is not None and chosen.training in _TRAINING:
         sentences.append(f"What is recommended {_TRAINING[chosen.training]}.")
@@ -99,14 +104,26 @@ def points(found: Sweep, *, narrow: bool = False) -> Table:
     """All points, the fastest first and those that failed last; `narrow`: what a terminal has room for."""
     rows = sorted(found.points, key=lambda point: point.ratio.estimate if point.ratio else float("inf"))
     wide = [] if narrow else ["samples/s", "launches"]
+    several = len(found.hosts) > 1
     return Table(
         caption=f"Points, measured outside of the profiler. Ratio: time per {found.per} over the baseline's; "
         f"{_BEST}: cannot be told from the fastest",
-        headings=["", *map(_brief, found.swept), "ms/step", *wide, "ratio", "interval", "", "verdict"],
+        headings=[
+            "",
+            *map(_brief, found.swept),
+            *(["host"] if several else []),
+            "ms/step",
+            *wide,
+            "ratio",
+            "interval",
+            "",
+            "verdict",
+        ],
         rows=[
             [
                 _mark(point, found),
                 *(_value(point, setting) for setting in found.swept),
+                *([_where(point.hosts)] if several else []),
                 words.ms(point.step),
                 *([] if narrow else [_rate(point), str(len(point.steps))]),
                 words.NULL if point.ratio is None else f"{point.ratio.estimate:.3f}",
@@ -116,7 +133,18 @@ def points(found: Sweep, *, narrow: bool = False) -> Table:
             ]
             for point in rows
         ],
-        names=frozenset({0, len(found.swept) + len(wide) + 5}),
+        names=frozenset({0, len(found.swept) + several + len(wide) + 5}),
+    )
+
+
+def hosts(found: Sweep) -> Table:
+    """Where points were measured, if on several hosts: how fast the baseline is on each."""
+    rows = found.hosts if len(found.hosts) > 1 else []
+    return Table(
+        caption="Hosts. ms/step of points are of their own host, and so is the baseline that they are held against",
+        headings=["host", "baseline, ms/step", "its launches", "points"],
+        rows=[[row.host, words.ms(row.baseline), str(row.repeats), " ".join(row.points)] for row in rows],
+        names=frozenset({0, 3}),
     )
 
 
@@ -124,12 +152,22 @@ def explanations(found: Sweep, *, narrow: bool = False) -> Table:
     """What the profiled run of each point shows; `narrow`: what a terminal has room for."""
     rows = [(point, point.explanation) for point in found.points if point.explanation is not None]
     profiled = any(told.profiled for _, told in rows)
+    several = len({told.host for _, told in rows if told.host is not None}) > 1
     return Table(
         caption=f"One {'profiled ' if profiled else ''}run of each, in ms: a step's waits, memory, start-up",
-        headings=["", "data wait", "exposed", *([] if narrow else ["compute", "loader start"]), "memory", "first step"],
+        headings=[
+            "",
+            *(["host"] if several else []),
+            "data wait",
+            "exposed",
+            *([] if narrow else ["compute", "loader start"]),
+            "memory",
+            "first step",
+        ],
         rows=[
             [
                 short(point, found.swept),
+                *([told.host or words.NULL] if several else []),
                 words.ms(told.data_wait),
                 words.ms(told.exposed),
                 *([] if narrow else [words.ms(told.parts.get("compute")), words.ms(told.loader_start)]),
@@ -153,6 +191,10 @@ def _rate(point: PointFound) -> str:
 def _value(point: PointFound, setting: str) -> str:
     value = point.values.get(setting)
     return ("own" if point.name == BASELINE else words.NULL) if value is None else shown(value)
+
+
+def _where(hosts: list[str]) -> str:
+    return words.NULL if not hosts else hosts[0] if len(hosts) == 1 else words.count(len(hosts), "host")
 
 
 def _edges(ratio: Ratio | None) -> str:
