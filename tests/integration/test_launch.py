@@ -60,7 +60,7 @@ def test_a_failing_rank_keeps_the_exit_code_and_the_recordings(tmp_path: Path, s
     assert ours.returncode == 1  # as torchrun, whatever the rank did
     assert "RuntimeError: boom" in ours.stderr
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert report["ranks"][1]["status"] == "complete"  # torchrun ends the other one, which may come to its own end before
+    assert report["ranks"][1]["status"] == "complete"  # the other may be ended before
     assert report["ranks"][1]["reason"] == "it exited with 1: RuntimeError: boom"
     assert "after rank 1 had failed" in report["ranks"][0]["reason"]
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
