@@ -25,6 +25,7 @@ _CHANCE_FOR_MANY = 0.005
 _APART = 0.9  # of the late steps have one late rank where ranks take turns
 _ALIKE = 2.0  # times the smallest amount the largest may be where ranks take turns
 _TURNS = 1 / 3  # of these steps follow on another rank's, unless what is longer has one reason
+_A_MOMENT_NS = 250e6  # a busy core is shared for so long without a change
 _EVEN = 0.8  # of the gaps between these are equal where they come at regular intervals
 
 
@@ -83,10 +84,15 @@ def late_ranks(found: Lateness, roles: list[list[int]], step: float) -> list[Lat
     return sorted(rows, key=lambda row: row.index)
 
 
-def for_a_while(found: Lateness, late: Late) -> bool:
+def for_a_while(found: Lateness, late: Late, step: float) -> bool:
     """Whether it is late at times, or in most steps but in stretches, and everything takes longer in proportion then:
-    as on a core that other programs use for a while."""
-    at_times = late.pattern == "intermittent" or (late.pattern == "persistent" and come_in_stretches(late.steps))
+    as on a core that other programs use for a while. All steps are one stretch if they are over in a moment.
+
+    Args:
+        step: what a step takes, in ns.
+    """
+    in_stretches = come_in_stretches(late.steps) or step * len(late.steps) < _A_MOMENT_NS
+    at_times = late.pattern == "intermittent" or (late.pattern == "persistent" and in_stretches)
     return at_times and in_proportion(found, late)
 
 

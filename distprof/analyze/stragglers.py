@@ -52,7 +52,8 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
         [_Culprit.of(evidence, found, late, peers) for late in late_ranks(found, peers, evidence.step)]
     )
     # More elements in a batch make everything longer as well.
-    shared = [each for each in culprits if each.lost.cause != "uneven_work" and for_a_while(found, each.late)]
+    slower = [each for each in culprits if each.lost.cause != "uneven_work"]
+    shared = [each for each in slower if for_a_while(found, each.late, evidence.step)]
     culprits = [each for each in culprits if each not in shared]
     named = [culprit for culprit in culprits if culprit.stands_on is not None]
     steps = len(own.steps)

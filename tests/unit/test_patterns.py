@@ -14,6 +14,7 @@ STEPS = 18
 USUAL = np.array([25.0, 10.0, 5.0])  # ms in each place
 LONG = float(USUAL.sum())
 EVERYWHERE = -1
+MS = 1e6  # ns
 
 
 def found(
@@ -98,9 +99,9 @@ def test_a_stretch_in_which_everything_takes_longer_is_told_from_one_in_one_plac
     shared = {1: block(*[30] * count)}
     of = lateness(shared, 4, {1: [EVERYWHERE] * count})
     (late,) = late_ranks(of, [[0, 1, 2, 3]], LONG)
-    assert for_a_while(of, late) and in_proportion(of, late)
+    assert for_a_while(of, late, LONG * MS) and in_proportion(of, late)
     assert in_a_row(of).tolist() == [False, True, False, False]
-    assert not for_a_while(lateness(shared, 4, {}), late)
+    assert not for_a_while(lateness(shared, 4, {}), late, LONG * MS)
 
 
 def test_stretches_of_several_ranks_are_no_turns() -> None:
@@ -121,8 +122,17 @@ def test_a_core_shared_for_most_of_the_run_is_no_persistent_culprit(which: range
     (late,) = late_ranks(of, [[0, 1, 2, 3]], LONG)
     assert (late.index, late.pattern) == (1, "persistent")
     assert in_proportion(of, late)
-    assert for_a_while(of, late) == shared
-    assert not for_a_while(lateness(always, 4, {}), late)
+    assert for_a_while(of, late, LONG * MS) == shared
+    assert not for_a_while(lateness(always, 4, {}), late, LONG * MS)
+
+
+def test_all_steps_of_a_moment_are_one_stretch() -> None:
+    """Seen in steps of 1 ms: for 15 of them a rank had the slower core, and in the next launch it had not."""
+    always = {1: dict.fromkeys(range(18), 30.0)}
+    of = lateness(always, 4, {1: [EVERYWHERE] * 18})
+    (late,) = late_ranks(of, [[0, 1, 2, 3]], LONG)
+    assert for_a_while(of, late, 1 * MS)
+    assert not for_a_while(lateness(always, 4, {}), late, 1 * MS), "one place is no core"
 
 
 def test_late_steps_that_depend_on_each_other_are_fewer() -> None:
