@@ -96,41 +96,29 @@ class FlightRecorder:
 
 
 def settled(patience_s: float) -> bool:
-    """Whether torch's own threads have left every collective of this process, after waiting at most so long for it.
+    """Whether gloo's threads have left every collective of this process, after waiting at most so long for it.
 
-    A wait for a collective of gloo returns before the thread that ran it has written the end of its event. Where the
-    profiler is stopped in between, that thread writes into memory that was freed, and the process dies of it later.
-    What runs on a device or is not in the recorder (send and receive) is not waited for.
+    A wait for a collective returns before the thread that ran it has written the end of its event. If the profiler is
+    stopped in between, that thread writes into memory that was freed, and the process dies of it later. Other backends
+    write no such end. Send and receive are not in the recorder and not waited for.
     """
-    if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
+    c10d = getattr(torch._C, "_distributed_c10d", None)
+    if not hasattr(c10d, "_dump_fr_trace"):
         return True
     deadline = time.monotonic() + patience_s
-    while _under_way():
+    while not all(entry.get("retired", True) for entry in _dump() if entry["profiling_name"].startswith("gloo:")):
         if time.monotonic() >= deadline:
             return False
         select.select([], [], [], _PAUSE_S)
     return True
 
 
-def _under_way() -> bool:
-    groups = _read(collectives=False).get("pg_status", {}).values()
-    if any(group["last_completed_collective"] < group["last_enqueued_collective"] for group in groups):
-        return True
-    # A group has two threads, and the one with the later collective may be done first: only the entries tell.
-    return not all(entry.get("retired", True) for entry in _dump())
-
-
 def _dump() -> list[dict[str, Any]]:
-    return list(_read(collectives=True).get("entries", ()))
-
-
-def _read(*, collectives: bool) -> dict[str, Any]:
     dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace", None)
     if dump is None:
         raise RuntimeError("this torch has no flight recorder for its backend")
     # Made in this process a moment ago by torch itself; the JSON form takes twice as long.
-    read: dict[str, Any] = pickle.loads(dump(collectives, False, False))
-    return read
+    return list(pickle.loads(dump(True, False, False)).get("entries", ()))
 
 
 def _columns(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
