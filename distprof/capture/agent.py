@@ -131,9 +131,12 @@ class Agent:
                 self._exception = mask_text(f"{kind.__name__}: {error}")
             except Exception:  # the exception's own text may raise
                 self._exception = kind.__name__
-            if os.getpid() == self._pid:
-                self._write()  # the launcher may end this rank before its window is exported: another one has failed
-            hook(kind, error, traceback)
+            try:
+                if os.getpid() == self._pid:  # another rank may have failed, and the launcher will end this one, too
+                    self._drain()
+                    self._write()
+            finally:
+                hook(kind, error, traceback)
 
         sys.excepthook = excepthook
         # Not one of `threading.enumerate()`: a script that joins all threads would wait for it for ever.
