@@ -39,25 +39,27 @@ class LaunchTask:
         """
         # submitit itself would requeue the job at a signal, and training would begin anew without being asked for.
         process: subprocess.Popen[bytes] | None = None
+        too_early: list[int] = []  # they came before there was anybody to hand them on to
 
         def hand_on(number: int, _: FrameType | None) -> None:
-            if process is not None and process.poll() is None:
+            if process is None:
+                too_early.append(number)
+            elif process.poll() is None:
                 process.send_signal(number)
 
         before = {number: signal.signal(number, hand_on) for number in _HANDED_ON}
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)  # until there is somebody to hand them on to
         try:
             # In a process group of its own, or the scheduler's signals would reach it twice.
             process = subprocess.Popen(
                 self.words,
                 process_group=0,
                 env={**os.environ, SCHEDULED_VARIABLE: "1"},
-                preexec_fn=partial(_before_it_begins, os.getpid(), mask),  # noqa: PLW1509 - there is one thread
+                preexec_fn=partial(_before_it_begins, os.getpid()),  # noqa: PLW1509 - there is one thread
             )
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            for number in too_early:
+                process.send_signal(number)
             status = process.wait()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             for number, handler in before.items():
                 signal.signal(number, handler)
         if status != 0:
@@ -65,9 +67,8 @@ class LaunchTask:
             raise LaunchFailed(f"{' '.join(self.words)}: {how}")
 
 
-def _before_it_begins(parent: int, mask: set[int | signal.Signals]) -> None:
+def _before_it_begins(parent: int) -> None:
     """Hold back signals until it can handle them; and end with the parent, should it be killed: nobody else tells."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     hold_announcements()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
