@@ -6,6 +6,7 @@ The jobs that wait most of their time are started first, and looked at last.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from distprof.experiment.sweep.result import read
+from distprof.launcher.following import UNKNOWN, slurm_state
 from tests.cluster import Cluster, Job, cluster, wait_until
 from tests.launches import EXAMPLES, ROOT
 
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.launch
 RECIPES = ROOT / "launch"
 TRAIN = str(ROOT / "tests" / "scripts" / "on_cluster.py")
 ENDLESS = (TRAIN, "--steps", "10", "--endless-until-restart")
+FAILED_NODE = "node3"
 PREEMPTED_ON = "node4"
 # A shell inside of another job leaks its variables, and srun would obey them.
 LEAKED = {"SLURM_CPU_BIND": "quiet,mask_cpu:0xF0000", "SLURM_CPU_BIND_TYPE": "mask_cpu:", "SLURM_NTASKS": "64"}
@@ -41,12 +44,13 @@ class Ended:
     by_time: Job
     preempted: Job
     cancelled: Job
+    on_failed_node: Job
 
 
 @pytest.fixture(scope="module", autouse=True)
 def ended(slurm: Cluster) -> Ended:
     # Of the others no window is wanted: reports of zones alone are made sooner.
-    elsewhere = ("--slurm", f"exclude={PREEMPTED_ON}")
+    elsewhere = ("--slurm", f"exclude={FAILED_NODE},{PREEMPTED_ON}")
     # SLURM sends the signal up to a minute early: the window that it closes is open from the start to the end.
     window = ("--schedule", "wait=0,warmup=0,active=100000", "--max-trace-mb", "none")
     zones = ("--no-window",)
@@ -55,12 +59,17 @@ def ended(slurm: Cluster) -> Ended:
         by_time=slurm.submit("--run-dir", "by_time", *limit, *elsewhere, *window, *ENDLESS),
         preempted=slurm.submit("--run-dir", "preempted", *zones, "--slurm", f"nodelist={PREEMPTED_ON}", *ENDLESS),
         cancelled=slurm.submit("--run-dir", "cancelled", *zones, *elsewhere, *ENDLESS),
+        on_failed_node=slurm.submit("--run-dir", "failed", *zones, "--slurm", f"nodelist={FAILED_NODE}", *ENDLESS),
     )
-    for job in (jobs.preempted, jobs.cancelled):
+    for job in (jobs.preempted, jobs.cancelled, jobs.on_failed_node):
         job.wait_until_under_way()
     time.sleep(1.5)  # up to a second of zones is lost
     slurm.batch("--partition", "high", "--nodelist", PREEMPTED_ON, "--exclusive", "--wrap", "true")
     slurm.run("scancel", jobs.cancelled.job_id)
+    node = ("scontrol", "update", f"nodename={FAILED_NODE}")
+    assert slurm.run(*node, "state=down", "reason=broken").returncode == 0
+    wait_until(lambda: slurm.state(jobs.on_failed_node.job_id) != "RUNNING", 30, jobs.on_failed_node.log)
+    assert slurm.run(*node, "state=resume").returncode == 0
     return jobs
 
 
@@ -166,6 +175,12 @@ def test_a_task_for_each_rank(slurm: Cluster) -> None:
     assert facts["problems"] == []
 
 
+def test_a_node_says_what_it_can_observe(slurm: Cluster) -> None:
+    done = slurm.run("srun", "--nodes", "1", "--exclude", PREEMPTED_ON, "distprof", "doctor")
+    assert done.returncode == 0, done.stderr
+    assert "yes SLURM sbatch, srun and accounting work" in " ".join(done.stdout.split())
+
+
 def test_a_job_that_cannot_be_is_refused_with_the_schedulers_words(slurm: Cluster) -> None:
     done = slurm.run("distprof", "submit", "--partition", "none-such", "--run-dir", "refused", TRAIN)
     assert done.returncode == 2
@@ -201,6 +216,38 @@ def test_a_preempted_job_is_queued_again_and_its_first_attempt_is_kept(ended: En
     assert first["status"] == "running"
     assert first["pid"] != second["pid"]
     wait_until(lambda: job.after not in job.cluster.run("squeue", "-h", "-o", "%i").stdout.split(), 30, job.after)
+
+
+def test_a_job_whose_node_failed_is_queued_again_and_its_first_attempt_is_kept(ended: Ended) -> None:
+    job = ended.on_failed_node
+    report = job.report()
+    assert job.cluster.state(job.job_id) == "COMPLETED"
+    assert (report["run"]["attempt"], report["run"]["attempts"]) == (1, [0, 1])
+    assert [row["status"] for row in report["ranks"]] == ["complete"]
+    assert "attempt0: an earlier attempt" in not_observed(report)
+    first = json.loads((job.run / "attempt0" / "rank00000.json").read_text())
+    assert (first["attempt"], first["status"]) == (0, "running")
+    assert (job.run / "attempt0" / "rank00000.zones.jsonl").stat().st_size > 0
+
+
+def test_without_accounting_a_job_that_slurm_forgot_is_not_waited_for(
+    slurm: Cluster, ended: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = "1"
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    assert "its accounting does not know it" in slurm_state(never).reason
+    kept = Path(slurm.environment["SLURM_CONF"]).read_text()
+    none = re.sub(r"^AccountingStorage(?!Type).*\n", "", kept, flags=re.MULTILINE)
+    without = tmp_path / "slurm.conf"
+    without.write_text(none.replace("accounting_storage/slurmdbd", "accounting_storage/none"))
+    monkeypatch.setenv("SLURM_CONF", str(without))
+    assert slurm_state(ended.cancelled.job_id).name in ("CANCELLED", "COMPLETING")  # the controller knows
+    forgotten = slurm_state(never)
+    assert forgotten.name == UNKNOWN
+    assert "keeps no accounting" in forgotten.reason
+    told = slurm.run("distprof", "doctor", SLURM_CONF=str(without)).stdout
+    assert "ask for slurmdbd" in " ".join(told.split())
 
 
 def test_before_its_time_is_over_a_job_is_told_and_says_where_it_was_cut_off(ended: Ended) -> None:
