@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +15,7 @@ settings.register_profile("distprof", deadline=None)
 settings.load_profile("distprof")
 
 ROOT = Path(__file__).parents[1]
+Tell = Callable[[str], None]
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +35,14 @@ def skip_but_in_ci(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
+    """Prints a line, whatever pytest captures: campaigns say what they saw, for `benchmarks/soak/`."""
+
+    def print_line(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}", end="", flush=True)
+
+    return print_line

@@ -15,6 +15,7 @@ import pytest
 from distprof.experiment.core import read
 from distprof.experiment.launching import Launcher, Training
 from distprof.experiment.settings import Point
+from tests.conftest import Tell
 
 pytestmark = [pytest.mark.launch, pytest.mark.timing]
 
@@ -46,6 +47,11 @@ def command(name: str, out: Path, *words: str) -> Ran:
     assert experiment is not None, done.stderr
     launched = len(re.findall(r"^\w+, repeat \d+(: | failed)", done.stderr, re.MULTILINE))
     return Ran(done.returncode, done.stdout, done.stderr, experiment.result, launched)
+
+
+def in_words(ratio: dict[str, float]) -> str:
+    """An estimate with its interval."""
+    return f"{ratio['estimate']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
 
 
 @pytest.mark.launch
@@ -113,23 +119,26 @@ def test_a_launch_that_fails_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.launch
-def test_of_a_setting_against_itself_nothing_can_be_told(tmp_path: Path) -> None:
+def test_of_a_setting_against_itself_nothing_can_be_told(tmp_path: Path, tell: Tell) -> None:
     told = []
     for number in range(20):
         words = ["--nproc-per-node", "2", "--repeats", "3", "--steps", "20", "--warmup", "4", "--candidate", ""]
         words += [SCRIPT, "--decode-ms", "5", "--work-ms", "10", "--width", "256"]
-        told.append(command("validate", tmp_path / str(number), *words).result["verdict"])
+        found = command("validate", tmp_path / str(number), *words).result
+        told.append(found["verdict"])
+        tell(f"a setting against itself: {found['verdict']}, ratio {in_words(found['ratio'])}")
     assert told.count("cannot_be_told") >= 19, told
 
 
 @pytest.mark.soak
 @pytest.mark.launch
-def test_larger_buckets_win_over_many_tiny_ones(tmp_path: Path) -> None:
+def test_larger_buckets_win_over_many_tiny_ones(tmp_path: Path, tell: Tell) -> None:
     """400 layers of 17 kB: buckets of 10 kB are one for each, of 25 MB few."""
     words = ["--nproc-per-node", "2", "--repeats", "4", "--steps", "20", "--warmup", "4"]
     words += ["--baseline", "ddp.bucket_cap_mb=0.01", "--candidate", "ddp.bucket_cap_mb=25"]
     words += [SCRIPT, "--decode-ms", "0", "--work-ms", "0", "--layers", "400", "--width", "64"]
     found = command("validate", tmp_path / "out", *words).result
+    tell(f"tiny buckets against large ones: {found['verdict']}, ratio {in_words(found['ratio'])}")
     assert found["verdict"] == "faster"
     exposed = next(part for part in found["parts"] if part["part"] == "exposed")
     assert exposed["candidate"] < 0.7 * exposed["baseline"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from distprof.experiment.sweep.result import Sweep, read
-from tests.conftest import skip_but_in_ci
+from tests.conftest import Tell, skip_but_in_ci
 from tools.screenshots import chromium, chromium_path
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -45,6 +45,12 @@ def sweep(folder: Path, *words: str) -> Swept:
     assert done.returncode == 0, done.stderr
     launched = len(re.findall(r"^\w+, repeat \d+: ", done.stderr, re.MULTILINE))
     return Swept(read(folder / "out"), folder / "out", done.stdout, launched)
+
+
+def in_a_line(found: Sweep) -> str:
+    """What a sweep came to, for `benchmarks/soak/`."""
+    ratios = (f"{point.name} {point.ratio.estimate:.2f}" for point in found.points if point.ratio is not None)
+    return f"{found.verdict}, recommended {found.recommended}; ratios to the baseline: {', '.join(ratios)}"
 
 
 SMALL = ["--repeats", "1", "--steps", "12", "--warmup", "6", "capture.active=4", "loader.num_workers=2"]
@@ -107,7 +113,7 @@ def test_the_page_draws_its_pictures(small: Swept) -> None:
 
 
 @pytest.mark.soak
-def test_a_loader_that_needs_workers_is_found_with_its_knee(tmp_path: Path) -> None:
+def test_a_loader_that_needs_workers_is_found_with_its_knee(tmp_path: Path, tell: Tell) -> None:
     """Decoding takes 80 ms and the step 60 ms: one worker is too few, two are enough; buckets do not matter."""
     words = [
         "--repeats",
@@ -121,6 +127,7 @@ def test_a_loader_that_needs_workers_is_found_with_its_knee(tmp_path: Path) -> N
     ]
     swept = sweep(tmp_path, *words, str(SCRIPTS / "planted.py"), "--decode-ms", "80", "--work-ms", "60")
     found = swept.found
+    tell(f"a loader that needs workers, {swept.launched} launches: {in_a_line(found)}")
     assert (swept.launched, len(found.points), found.repeats) == (13 * 4, 13, 3)
     assert found.verdict == "faster"
     chosen = found.point(found.recommended)
@@ -136,28 +143,31 @@ def test_a_loader_that_needs_workers_is_found_with_its_knee(tmp_path: Path) -> N
 
 
 @pytest.mark.soak
-def test_where_workers_do_not_matter_nothing_is_recommended(tmp_path: Path) -> None:
+def test_where_workers_do_not_matter_nothing_is_recommended(tmp_path: Path, tell: Tell) -> None:
     words = ["--repeats", "3", "--steps", "14", "--warmup", "6", "measure.explain=false", "loader.num_workers=0,1,2"]
     found = sweep(tmp_path, *words, str(SCRIPTS / "planted.py"), "--decode-ms", "0", "--work-ms", "60").found
+    tell(f"workers that do not matter: {in_a_line(found)}")
     assert (found.verdict, found.recommended, found.knees) == ("cannot_be_told", None, [])
 
 
 @pytest.mark.soak
-def test_larger_buckets_win_over_the_scripts_tiny_ones(tmp_path: Path) -> None:
+def test_larger_buckets_win_over_the_scripts_tiny_ones(tmp_path: Path, tell: Tell) -> None:
     """400 layers of 17 kB, in buckets of 10 kB: one for each; of 25 MB few."""
     words = ["--repeats", "3", "--steps", "20", "--warmup", "6", "capture=zones", "ddp.bucket_cap_mb=1,25"]
     words += [str(SCRIPTS / "planted.py"), "--decode-ms", "0", "--work-ms", "0", "--layers", "400", "--width", "64"]
     found = sweep(tmp_path, *words, "--bucket-mb", "0.01").found
+    tell(f"tiny buckets: {in_a_line(found)}")
     assert found.verdict == "faster"
     exposed = next(part for part in found.because if part.part == "exposed")
     assert exposed.candidate < 0.7 * exposed.baseline
 
 
 @pytest.mark.soak
-def test_jobs_of_another_launcher_measure_by_themselves(tmp_path: Path) -> None:
+def test_jobs_of_another_launcher_measure_by_themselves(tmp_path: Path, tell: Tell) -> None:
     words = ["--repeats", "3", "--steps", "14", "--warmup", "6", "measure.explain=false", "loader.num_workers=2"]
     words += ["hydra/launcher=submitit_local", "hydra.launcher.timeout_min=30"]
     found = sweep(tmp_path, *words, str(SCRIPTS / "planted.py"), "--decode-ms", "80", "--work-ms", "80").found
+    tell(f"submitit's local launcher: {in_a_line(found)}")
     assert (found.order, found.verdict, found.repeats) == ("apart", "faster", 3)
     assert found.points[1].ratio is not None
     assert found.points[1].ratio.estimate == pytest.approx(0.5, rel=0.2)

@@ -21,6 +21,7 @@ from distprof.pipeline import build
 from distprof.result import Clock as Found
 from distprof.result import Result
 from distprof.trace.tables import Tables
+from tests.conftest import Tell
 from tests.worlds import Clock, Collective, Compute, Delay, Probes, Segment, World, Zone, ddp_step, write
 from tests.worlds.play import Played, play
 from tests.worlds.recorded import local, tables_of
@@ -163,10 +164,9 @@ def test_the_truth_lies_within_the_bound_in_50_worlds() -> None:
 
 
 @pytest.mark.soak
-def test_the_truth_lies_within_the_bound_in_500_worlds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_truth_lies_within_the_bound_in_500_worlds(tell: Tell) -> None:
     figures = truth_holds(range(1000, 1000 + SOAKED))
-    with capsys.disabled():
-        print(f"\nclocks, in us: {', '.join(f'{name} {figure:.4g}' for name, figure in figures.items())}")
+    tell(f"clocks, in us: {', '.join(f'{name} {figure:.4g}' for name, figure in figures.items())}")
     assert figures["mean wrong of compared"] <= figures["mean midway"]
 
 

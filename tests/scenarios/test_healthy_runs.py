@@ -8,6 +8,7 @@ import pytest
 
 import distprof
 from distprof.pipeline import build
+from tests.conftest import Tell
 from tests.launches import EXAMPLES, launch
 
 RUNS = [
@@ -21,14 +22,13 @@ RUNS = [
 
 @pytest.mark.soak
 @pytest.mark.launch
-def test_nobody_is_named_in_ten_healthy_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_is_named_in_ten_healthy_runs(tmp_path: Path, tell: Tell) -> None:
     found = []
     for number, (ranks, script, *healthy) in enumerate(RUNS):
         run_dir = tmp_path / str(number)
         launched = launch(run_dir, "--standalone", "--nproc", ranks, str(EXAMPLES / script), *healthy)
         assert launched.returncode == 0, launched.stderr
         found.append(build(distprof.load(run_dir)).stragglers)
-    with capsys.disabled():
-        for (ranks, script, *_), section in zip(RUNS, found, strict=True):
-            print(f"\n{script}, {ranks} ranks: {section.verdict}: {section.why}", end="")
+    for (ranks, script, *_), section in zip(RUNS, found, strict=True):
+        tell(f"{script}, {ranks} ranks: {section.verdict}: {section.why}")
     assert [section.ranks for section in found] == [[]] * len(RUNS)

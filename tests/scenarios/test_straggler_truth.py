@@ -17,6 +17,7 @@ import pytest
 from distprof.analyze.stragglers import stragglers
 from distprof.result import Straggler, Stragglers
 from distprof.trace.tables import Tables
+from tests.conftest import Tell
 from tests.unit.tables import inputs
 from tests.worlds import Compute, Delay, Segment, World, Zone, ddp_step, forward, on_a_busy_machine, simulate
 
@@ -253,34 +254,31 @@ def busy_for_some_steps(seed: int) -> World:
 
 
 @pytest.mark.parametrize("seeds", [range(200), pytest.param(range(200, 2000), marks=pytest.mark.soak)])
-def test_nobody_is_named_in_healthy_worlds(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_is_named_in_healthy_worlds(seeds: range, tell: Tell) -> None:
     found = {seed: judge(simulate(healthy(seed))) for seed in seeds}
     named = {seed: section for seed, section in found.items() if section.verdict == "straggler"}
     undecided = [section.why for section in found.values() if section.verdict == "undecided"]
-    with capsys.disabled():
-        print(f"\nhealthy: worlds {len(seeds)}, named {len(named)}, undecided {len(undecided)}")
+    tell(f"healthy: worlds {len(seeds)}, named {len(named)}, undecided {len(undecided)}")
     assert len(named) <= len(seeds) // 1000, named
     assert len(undecided) <= 0.03 * len(seeds), "they shake so much that a few steps tell nothing"
     assert all("steps" in why for why in undecided)
 
 
 @pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 1000), marks=pytest.mark.soak)])
-def test_hardly_anybody_is_named_for_what_a_busy_machine_does(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hardly_anybody_is_named_for_what_a_busy_machine_does(seeds: range, tell: Tell) -> None:
     """A few accidents on one rank alone may look like one reason by chance."""
     named = {seed: judge(simulate(busy(seed))).ranks for seed in seeds}
     wrong = {seed: rows for seed, rows in named.items() if rows}
-    with capsys.disabled():
-        print(f"\nbusy machine: worlds {len(seeds)}, named {len(wrong)}")
+    tell(f"busy machine: worlds {len(seeds)}, named {len(wrong)}")
     assert len(wrong) <= 0.02 * len(seeds), wrong
 
 
 @pytest.mark.parametrize("seeds", [range(50), pytest.param(range(50, 1000), marks=pytest.mark.soak)])
-def test_hardly_anybody_is_named_for_a_busy_machines_bursts(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hardly_anybody_is_named_for_a_busy_machines_bursts(seeds: range, tell: Tell) -> None:
     """While other programs want its core, all that a rank does takes longer, and not what it does in one place."""
     found = {seed: judge(simulate(busy_for_some_steps(seed))) for seed in seeds}
     wrong = {seed: section.ranks for seed, section in found.items() if section.ranks}
     undecided = sum("as on a core that other programs use" in section.why for section in found.values())
-    with capsys.disabled():
-        print(f"\nbursts: worlds {len(seeds)}, named {len(wrong)}, undecided {undecided}")
+    tell(f"bursts: worlds {len(seeds)}, named {len(wrong)}, undecided {undecided}")
     assert len(wrong) <= 0.015 * len(seeds), wrong
     assert undecided
