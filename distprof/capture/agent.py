@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from distprof.capture.boundaries import Boundaries
 from distprof.capture.checksum import Checksums
 from distprof.capture.collectives import SCHEMA as COLLECTIVES_SCHEMA
 from distprof.capture.collectives import FlightRecorder, process_groups
@@ -31,6 +32,7 @@ from distprof.capture.guard import is_the_scripts
 from distprof.capture.last_words import SOON_S, LastWords
 from distprof.capture.other_profilers import OtherProfilers
 from distprof.capture.probes import Probes
+from distprof.capture.whoami import identify
 from distprof.capture.window import Window
 from distprof.capture.zones import SCHEMA as ZONES_SCHEMA
 from distprof.capture.zones import ZoneRecorder, now
@@ -39,7 +41,7 @@ from distprof.run.attempts import attempt_of
 from distprof.run.config import CaptureConfig
 from distprof.run.directory import RunDirectory
 from distprof.run.files import Stream
-from distprof.run.identity import Identity, IdentityError, host_name, read_identity
+from distprof.run.identity import host_name
 from distprof.run.secrets import mask_text
 
 _FIRST_FLUSH_S = 0.01  # a process that is killed early leaves something, too
@@ -49,8 +51,6 @@ _WORTH_A_ZONE_NS = 50_000
 _PLAIN_MODULES_AFTER_NS = 1_000_000_000
 _PATIENCE_S = 5.0
 _MOST_NOTED = 100
-_TAKES_OVER = 4
-_BOUNDARY_ORDER = ("backward", "optimizer", "user")
 
 
 class Agent:
@@ -75,7 +75,7 @@ class Agent:
             OSError: the run directory cannot be written.
             IdentityError: the environment names no valid rank.
         """
-        identity = _identity()
+        identity = identify()
         directory = RunDirectory(Path(config.run_dir))
         identity = replace(identity, attempt=attempt_of(directory, os.environ))
         files = directory.rank(identity.attempt, identity.rank)
@@ -108,10 +108,9 @@ class Agent:
         self._ddp: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         self._loaders: set[str] = set()
         self._models: set[tuple[str, bool]] = set()
+        self._makes_ddp = False
         self._watch_plain_modules: Callable[[], None] | None = None if config.only_steps else watch_plain_modules
-        self._boundary = ("", "")
-        self._steps_of_another = 0
-        self._boundaries = 0
+        self._boundaries = Boundaries()
         self._started = self._last_boundary = now()
         self._last_words = LastWords(os.environ)
         self._draining = threading.Lock()
@@ -165,15 +164,19 @@ class Agent:
 
     def boundary(self, kind: str, name: str) -> None:
         """A step may be over: `kind` is the best mark of a boundary this script has, or one that it had so far."""
-        if not self._counts(kind, name):
+        counted = self._boundaries.see(kind, name)
+        if counted is None:
             return
-        self._boundaries += 1
-        self.facts.values["boundaries"] = self._boundaries
+        if counted == "anew":
+            self._window_does(Window.start_anew)
+        if counted != "next":
+            self._forwards_are_seen()
+        self.facts.values["boundaries"] = self._boundaries.count
         begin = self._last_boundary = now()
         if self._last_words.told:
             done = self._say_last_words()
         else:
-            done = self._window_does(lambda window: window.at_boundary(self._boundaries))
+            done = self._window_does(lambda window: window.at_boundary(self._boundaries.count))
         if self._collectives is not None and self._collectives.due(begin) and self._drain():
             done = done or "drain"
         zones = self.zones
@@ -189,7 +192,7 @@ class Agent:
         end = now()
         if end - begin >= _WORTH_A_ZONE_NS:
             zones.add(zones.zone("own", done or "boundary"), begin, end)
-        if self._boundaries == self._stop_after:
+        if self._boundaries.count == self._stop_after:
             self._end_the_training()
 
     def _say_last_words(self) -> str | None:
@@ -211,38 +214,15 @@ class Agent:
         if accelerator is not None and getattr(torch.get_device_module(accelerator), "is_initialized", bool)():
             torch.accelerator.synchronize()
         self._sum_up()
-        self.facts.set(stopped_after=self._boundaries)
+        self.facts.set(stopped_after=self._boundaries.count)
         raise SystemExit(0)
-
-    def _counts(self, kind: str, name: str) -> bool:
-        """Whether the window's schedule counts this mark: of the best kind so far, and of one optimizer.
-
-        A better kind starts the count anew. An optimizer that steps alone has taken over, as in a new phase of the
-        training, and the count goes on. What a step is in the report is decided later, from all of the run.
-        """
-        held_kind = self._boundary[0]
-        if (kind, name) == self._boundary:
-            self._steps_of_another = 0
-            return True
-        if held_kind and _BOUNDARY_ORDER.index(kind) < _BOUNDARY_ORDER.index(held_kind):
-            return False
-        if kind == held_kind:
-            self._steps_of_another += 1
-            if self._steps_of_another < _TAKES_OVER:
-                return False
-        else:
-            self._boundaries = 0
-            self._window_does(Window.start_anew)
-        self._boundary = (kind, name)
-        self._steps_of_another = 0
-        self._forwards_are_seen()
-        return True
 
     def _without_boundary(self, moment: int) -> None:
         """What a script gets while it has shown no step boundary: by time, after its zones."""
         waited = moment - self._started
         if waited >= _PLAIN_MODULES_AFTER_NS:
-            self._forwards_are_seen()
+            if not self._makes_ddp:  # it is about to be called, however long its first batch takes
+                self._forwards_are_seen()
             self._window_does(lambda window: window.by_time(waited))
 
     def _forwards_are_seen(self) -> None:
@@ -274,14 +254,14 @@ class Agent:
         if recorder is None or not self._draining.acquire(timeout=patience_s):
             return False
         try:
-            begin = now()
+            begin, moment = now(), time.time_ns()
             self.facts.add_groups(process_groups())
             recorder.drain(begin)
             recorder.charge(now() - begin)
             for model, row in list(self._ddp.items()):
                 if row["bucket_bytes"] is None:
                     row.update(ddp_buckets(model))
-            self.facts.set()
+            self.facts.set(drained_unix_ns=moment)
         except Exception as error:
             self._collectives = None
             if is_the_scripts(error):
@@ -329,6 +309,10 @@ class Agent:
             self._models.add((name, model.training))
             self.facts.add("models", model_facts(name, model))
 
+    def makes_ddp(self) -> None:
+        """The script makes a DDP model, in which the ranks meet."""
+        self._makes_ddp = True
+
     def saw_ddp(self, name: str, model: Any) -> None:
         """Note a DDP model's settings, and that its device is the rank's."""
         row = ddp_facts(name, model)
@@ -359,7 +343,7 @@ class Agent:
         while self._write():
             notice = self._last_words.pause(pause)
             if notice is not None:
-                self.facts.set(told={**notice, "boundary": self._boundaries})
+                self.facts.set(told={**notice, "boundary": self._boundaries.count})
             pause = min(SOON_S if self._last_words.told else _FLUSH_EVERY_S, 2 * pause)
             if now() - self._last_boundary > _STALLED_NS:  # it may be killed before it comes to a boundary again
                 self._last_boundary = now()
@@ -398,7 +382,7 @@ class Agent:
         zones, collectives = self.zones, self._collectives
         self.facts.set(
             status="finished",
-            boundary=self._boundary[0] or None,
+            boundary=self._boundaries.kind or None,
             peak_resident_bytes=peak_resident_bytes(),
             ended_unix_ns=time.time_ns(),
             exit={"reason": "exception" if self._exception else "ended", "exception": self._exception},
@@ -411,27 +395,6 @@ class Agent:
             },
         )
         self._write()
-
-
-def _identity() -> Identity:
-    """Who this is: the process group knows best, where there is one already."""
-    if not dist.is_available() or not dist.is_initialized():
-        return read_identity(os.environ)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    try:
-        identity = read_identity(os.environ)
-    except IdentityError as error:
-        told = f"{error} The process group says rank {rank} of {world_size}, and was believed."
-        return Identity(rank, None, world_size, attempt=0, launcher="process group", warnings=(told,))
-    if (rank, world_size) == (identity.rank, identity.world_size):
-        return identity
-    warnings = identity.warnings
-    if identity.launcher != "none":
-        warnings += (
-            f"the environment says rank {identity.rank} of {identity.world_size}, the process group rank {rank} of "
-            f"{world_size}; the process group was believed",
-        )
-    return replace(identity, rank=rank, world_size=world_size, warnings=warnings)
 
 
 def _possible(config: CaptureConfig) -> tuple[CaptureConfig, list[str]]:

@@ -71,6 +71,7 @@ class Facts:
             "schedule": asdict(config.schedule),
             "boundary": None,
             "boundaries": 0,
+            "drained_unix_ns": None,
             "peak_resident_bytes": None,
             "own_cost": None,
             "problems": list(identity.warnings),
