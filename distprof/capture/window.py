@@ -27,6 +27,8 @@ _NEVER = 1 << 62
 # How long a stop waits for the script's collectives to end; at a boundary it is put off to the next one instead.
 _PATIENCE_S = 1.0
 _PATIENCE_AT_BOUNDARY_S = 0.2
+# What stands after the events of a trace is shorter, with its own path.
+_TAIL_BYTES = 16384
 # Bytes of an uncompressed trace per event: 250 to 330 on CPU traces; what --record adds is not foreseen.
 _BYTES_PER_EVENT = 350
 
@@ -234,8 +236,10 @@ class Window:
         begin = time.monotonic()
         profiler.export_chrome_trace(str(path))
         row["export_s"] = time.monotonic() - begin
-        if not path.exists():  # Kineto only logs a failed write
-            raise OSError(f"torch could not write {path}")
+        if not _is_whole(path):  # Kineto does not look at what its writing came to; the room is for the zones
+            for part in (path, path.with_name(f"{path.name}.tmp")):
+                part.unlink(missing_ok=True)
+            raise OSError(f"torch could not write all of {path} (the disk may be full), and it was removed")
         return "window export"
 
     def _make_way(self, thread: int) -> None:
@@ -266,6 +270,16 @@ class Window:
             if plain.exists():
                 _compress(plain, self._files.window(row["index"]))
         return "window export" if self.facts else None
+
+
+def _is_whole(trace: Path) -> bool:
+    """Whether Kineto came to the end of a trace, where its name stands."""
+    if not trace.exists():
+        return False
+    with trace.open("rb") as file:
+        file.seek(max(0, trace.stat().st_size - _TAIL_BYTES))
+        tail = file.read()
+    return b'"traceName"' in tail and tail.rstrip().endswith(b"}")
 
 
 def _compress(plain: Path, compressed: Path) -> None:
