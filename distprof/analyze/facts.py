@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from distprof.analyze.hanging import hanging
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.ranks import of_rank
 from distprof.analyze.settings import setting_rows
@@ -18,7 +19,8 @@ from distprof.trace.tables import Tables
 def ranks(inputs: Inputs) -> tuple[list[RankRow], list[NotObserved]]:
     """One row for each rank of the world, and what went wrong in each."""
     tables, recording = inputs.tables, inputs.recording
-    rows = [_row(inputs, rank) for rank in range(tables.world_size)]
+    held_up = hanging(tables, inputs.clock)
+    rows = [_row(inputs, rank, held_up.get(rank)) for rank in range(tables.world_size)]
     notes = [
         NotObserved("ranks", [row.rank], recording.absent.get(row.rank, "it left nothing that could be read"))
         for row in rows
@@ -52,7 +54,7 @@ def _never_opened(tables: Tables) -> list[NotObserved]:
     return [NotObserved("windows", ranks, reason) for reason, ranks in without.items()]
 
 
-def _row(inputs: Inputs, rank: int) -> RankRow:
+def _row(inputs: Inputs, rank: int, held_up: str | None) -> RankRow:
     tables, recording = inputs.tables, inputs.recording
     facts, failure = tables.facts.get(rank), recording.failures.get(rank)
     if facts is None and rank in tables.ranks:
@@ -66,12 +68,13 @@ def _row(inputs: Inputs, rank: int) -> RankRow:
     exception = (facts.get("exit") or {}).get("exception")
     status: Literal["complete", "partial"] = "complete" if ended else "partial"
     cut_off = None if ended else _cut_off(tables, rank, facts.get("told"))
+    failed = ": ".join(reason for reason in (failure, exception) if reason is not None)
     return RankRow(
         rank=rank,
         host=facts["host"],
         device=facts["device"],
         status=status,
-        reason=": ".join(reason for reason in (failure, exception) if reason is not None) or cut_off,
+        reason="; ".join(filter(None, (held_up, failed or cut_off))) or None,
         trace=recording.traces.get(rank),
         requested=facts["requested"],
         observed=_observed(tables, rank, facts["device"]),

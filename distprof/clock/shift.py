@@ -104,4 +104,5 @@ def shifted(tables: Tables, by: Corrections) -> Tables:
         windows=shift(tables.windows, "start", "end"),
         kernels=shift(kernels, "launched", "launch_end"),
         memory=shift(tables.memory, "time"),
+        signs=shift(tables.signs, "written", "drained"),
     )

@@ -46,13 +46,13 @@ class Trace:
         """Its times do not count from 1970, and it does not say from when: torch writes that at the end."""
         return self.header.base is None and len(self.events) > 0 and int(self.events["start"][0]) < _EARLIEST_NS
 
-    def counted_from(self, base: int) -> Trace:
-        """The trace with times that count from `base`, in Unix ns."""
+    def later_by(self, ns: int) -> Trace:
+        """The trace with times that are later by `ns`: what they count from was not told, or was wrong."""
         return replace(
             self,
-            header=replace(self.header, base=base),
-            events=self.events.with_columns(pl.col("start", "end") + base),
-            memory=self.memory.with_columns(pl.col("time") + base),
+            header=replace(self.header, base=(self.header.base or 0) + ns),
+            events=self.events.with_columns(pl.col("start", "end") + ns),
+            memory=self.memory.with_columns(pl.col("time") + ns),
         )
 
 
@@ -111,7 +111,7 @@ def read_kineto(
         text = f"it was recorded by rank {trace.header.rank}; give it the name of that rank again"
         raise RecordingError(rank, path, "$.distributedInfo.rank", text)
     if trace.lost_its_base and opened is not None:
-        trace = trace.counted_from(opened // _BASE_NS * _BASE_NS)
+        trace = trace.later_by(opened // _BASE_NS * _BASE_NS)
         trace.problems.append(("$.baseTimeNanoseconds", "it is lost and was taken from when the window opened"))
     return trace, [Note(rank, path, place, text) for place, text in trace.problems]
 

@@ -18,6 +18,7 @@ from distprof.trace.collectives import build_collectives, reductions, with_kinds
 from distprof.trace.columns import KINETO_EVENTS
 from distprof.trace.digest import read_with_digest
 from distprof.trace.joined import Attempt, attempts_of, directories_of
+from distprof.trace.jumps import Jump, put_back, put_back_columns
 from distprof.trace.kernels import read_kernels
 from distprof.trace.kineto import placed, read_kineto
 from distprof.trace.loaded import Run
@@ -34,6 +35,7 @@ from distprof.trace.tables import (
     MEMORY,
     PROBES,
     SHAPES,
+    SIGNS,
     WINDOWS,
     ZONES,
     Tables,
@@ -176,7 +178,12 @@ def _load_run(
         kernels=kernels,
         memory=pl.concat([empty(MEMORY), *(rank.memory for rank in ranks)]),
         shapes=pl.concat([empty(SHAPES), *(rank.shapes for rank in ranks)]),
-        probes=pl.concat([empty(PROBES), *(rank.probes for rank in ranks)]),
+        probes=_probes(ranks),
+        signs=pl.DataFrame(
+            [(rank.number, rank.timeline.written, facts[rank.number].drained_unix_ns) for rank in ranks],
+            schema=SIGNS,
+            orient="row",
+        ),
         arrival="started" if len(kernels) else "created",
     )
     return Run(
@@ -240,16 +247,24 @@ def _read_rank(files: RankFiles, advance: Advance) -> _Rank:
         timeline = read(read_zones, files.zones) or timeline
     if files.collectives.exists():
         told = read(read_collectives, files.collectives)
-        entries = entries if told is None else told
+        entries = entries if told is None else put_back_columns(told, timeline.jumps, "created", "started", "ended")
     probes = read(read_probes, files.clock) if files.clock.exists() else None
     opened = {window.index: window.start_unix_ns for window in Facts.of(facts).windows}
+    facts = _with_times_put_back(facts, timeline.jumps)
+    disturbed = _windows_in_jumps(facts, timeline.jumps)
     bases: dict[int, int] = {}
     for window, path in files.windows().items():
         if window > _LAST_WINDOW:
             notes.append(Note(rank, path, None, f"no rank has a window {window}: it was not read"))
             continue
+        if window in disturbed:
+            notes.append(Note(rank, path, None, "the clock was set while the window was open: it was not read"))
+            continue
         trace = read(read_kineto, path, opened.get(window), advance)
         if trace is not None:
+            moment = opened.get(window) or trace.events["start"].min()
+            if timeline.jumps and isinstance(moment, int):
+                trace = trace.later_by(put_back(timeline.jumps, moment) - moment)
             events.append(placed(trace.events, rank, window, KINETO_EVENTS))
             kernels.append(placed(read_kernels(trace.events, trace.calls)[0], rank, window, KERNELS))
             memory.append(placed(trace.memory, rank, window, MEMORY))
@@ -266,10 +281,43 @@ def _read_rank(files: RankFiles, advance: Advance) -> _Rank:
         memory=pl.concat(memory),
         shapes=pl.concat(shapes),
         roots=pl.concat(roots).sort("start"),
-        probes=empty(PROBES) if probes is None else probes,
+        probes=empty(PROBES) if probes is None else put_back_columns(probes, timeline.jumps, "sent", "received"),
         bases=bases,
         notes=notes,
     )
+
+
+def _with_times_put_back(facts: dict[str, Any], jumps: Sequence[Jump]) -> dict[str, Any]:
+    """A rank's facts, as if nobody had set its clock."""
+    if not jumps or not facts:
+        return facts
+
+    def back(values: dict[str, Any], *names: str) -> dict[str, Any]:
+        return {**values, **{name: put_back(jumps, values[name]) for name in names if values.get(name) is not None}}
+
+    windows = [back(window, "start_unix_ns", "end_unix_ns") for window in facts["windows"]]
+    return back({**facts, "windows": windows}, "drained_unix_ns")
+
+
+def _windows_in_jumps(facts: dict[str, Any], jumps: Sequence[Jump]) -> set[int]:
+    """Windows that were open while the clock was set: torch puts all of a window's times onto the clock at once."""
+    return {
+        window.index
+        for window in Facts.of(facts).windows
+        for jump in jumps
+        if window.start_unix_ns is not None
+        and window.start_unix_ns < jump.end
+        and (window.end_unix_ns is None or window.end_unix_ns > jump.begin)
+    }
+
+
+def _probes(ranks: Sequence[_Rank]) -> pl.DataFrame:
+    """The probes of all ranks; who answered did so on a clock that may have been set, too."""
+    probes = pl.concat([empty(PROBES), *(rank.probes for rank in ranks)])
+    for rank in ranks:
+        answered = pl.col("peer") == rank.number
+        probes = put_back_columns(probes, rank.timeline.jumps, "peer_received", "peer_sent", where=answered)
+    return probes
 
 
 def _traces(files: RankFiles) -> dict[int, Path]:

@@ -16,6 +16,7 @@ from distprof.result import Setting
 from distprof.run.files import read_json
 from distprof.run.manifest import MOST_RANKS
 from distprof.trace.jsonlines import read_stream
+from distprof.trace.jumps import Jump, find_jumps
 from distprof.trace.notes import Note, RecordingError
 from distprof.trace.tables import BATCHES, DEVICE_ZONES, PROBES, ZONES, empty
 
@@ -166,6 +167,7 @@ class Facts(msgspec.Struct, frozen=True):
     stopped_after: Count | None = None
     schedule: _Schedule = _Schedule()
     boundaries: Count = 0
+    drained_unix_ns: Number | None = None
     own_cost: _OwnCost | None = None
     problems: list[str] = []
 
@@ -259,11 +261,18 @@ def _with_defaults(told: Any, known: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A zone stream as tables: ZONES, BATCHES (its `step` is null yet) and DEVICE_ZONES."""
+    """A zone stream as tables: ZONES, BATCHES (its `step` is null yet) and DEVICE_ZONES.
+
+    Attributes:
+        written: when the rank last wrote to it, in Unix ns; None: it is not known.
+        jumps: how its clock was set, which is undone in all of these.
+    """
 
     zones: pl.DataFrame = field(default_factory=lambda: empty(ZONES))
     batches: pl.DataFrame = field(default_factory=lambda: empty(BATCHES))
     device_zones: pl.DataFrame = field(default_factory=lambda: empty(DEVICE_ZONES))
+    written: int | None = None
+    jumps: list[Jump] = field(default_factory=list)
 
 
 def read_zones(path: Path, rank: int) -> tuple[Timeline, list[Note]]:
@@ -288,6 +297,7 @@ def read_zones(path: Path, rank: int) -> tuple[Timeline, list[Note]]:
     if flat["rows"] and not anchors:
         text = "it has no pair of clock readings, so its zones have no place in time and were left out"
         return Timeline(), [*notes, Note(rank, path, None, text)]
+    anchors, jumps = find_jumps(anchors)
     columns = {name: np.array(flat[name], dtype=np.int64).reshape(-1, width).T for name, width in _WIDTHS.items()}
     ids, thread, start, duration = columns["rows"]
     named, kinds = _named(ids, names)
@@ -318,8 +328,18 @@ def read_zones(path: Path, rank: int) -> tuple[Timeline, list[Note]]:
         zones=_typed(zones, ZONES).sort("start", "end", descending=[False, True], maintain_order=True),
         batches=_typed(batches.with_columns(step=None), BATCHES),
         device_zones=_typed(device_zones, DEVICE_ZONES),
+        written=anchors[-1][1] if anchors else None,
+        jumps=jumps,
     )
-    return timeline, notes
+    return timeline, [*notes, *(_on_jump(path, rank, jump, anchors[0][1]) for jump in jumps)]
+
+
+def _on_jump(path: Path, rank: int, jump: Jump, first: int) -> Note:
+    text = (
+        f"the clock was set by {jump.by / 1e9:+.3f} s between {(jump.begin - first) / 1e9:.1f} and "
+        f"{(jump.end - first) / 1e9:.1f} s after the rank's first record: all times are on the clock as it was before"
+    )
+    return Note(rank, path, None, text)
 
 
 def _named(ids: Nanoseconds, names: dict[int, tuple[str, str]]) -> tuple[npt.NDArray[np.bool_], pl.DataFrame]:

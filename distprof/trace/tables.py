@@ -174,6 +174,16 @@ PROBES: dict[str, Any] = {
 }
 
 
+# The last signs of a rank's life: when it last wrote its zones (`written`), as it does each second while its process
+# runs, and when it last read its flight recorder (`drained`): collectives that it created later are not recorded. Null:
+# it never did.
+SIGNS: dict[str, Any] = {
+    "rank": pl.Int32,
+    "written": pl.Int64,
+    "drained": pl.Int64,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Tables:
     """A run as tables, for the analyses. See the module's constants for the columns.
@@ -206,6 +216,7 @@ class Tables:
     memory: pl.DataFrame = field(default_factory=lambda: empty(MEMORY))
     shapes: pl.DataFrame = field(default_factory=lambda: empty(SHAPES))
     probes: pl.DataFrame = field(default_factory=lambda: empty(PROBES))
+    signs: pl.DataFrame = field(default_factory=lambda: empty(SIGNS))
     arrival: Literal["created", "started"] = "created"
 
 

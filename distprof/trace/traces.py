@@ -169,7 +169,7 @@ def _owned_one(trace: Trace, rank: int, bases: set[int], notes: list[Note]) -> O
     if trace.lost_its_base:
         text = "it does not say what its times count from"
         if len(bases) == 1:
-            trace = trace.counted_from(next(iter(bases)))
+            trace = trace.later_by(next(iter(bases)))
             text += ": that of the other traces was taken"
         notes.append(Note(rank, trace.path, "$.baseTimeNanoseconds", text))
     start, end = trace.events.select(pl.col("start").min(), pl.col("end").max()).row(0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -99,3 +101,14 @@ def test_the_bar_is_for_long_reads_on_a_terminal(
     with ReadingBar() as bar:
         bar(done, 100)
         assert bar.shown == shown
+
+
+def test_no_worker_outlives_who_forked_it() -> None:
+    """One that is killed, as when memory is exhausted, cannot tell its workers."""
+    script = _SCRIPT.replace("print(*outcome())", "print(outcome()[1], flush=True); os.kill(os.getpid(), 9)")
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    worker, deadline = Path("/proc", done.stdout.strip()), time.monotonic() + 10
+    while worker.exists() and "(zombie)" not in (worker / "status").read_text():
+        assert time.monotonic() < deadline, "the worker waits for ever"
+        time.sleep(0.05)
