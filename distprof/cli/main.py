@@ -10,6 +10,7 @@ import sys
 from typing import Protocol, cast
 
 from distprof._version import __version__
+from distprof.cli.memory import with_memory_told
 from distprof.run.scheduled import hold_announcements, is_scheduled
 
 # Each is the module distprof.cli.<name>, imported when it is called and not before: `--help` is instant.
@@ -29,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "completion": "print what bash, zsh or tcsh completes commands and options by",
 }
 
+_READING = ("report", "compare", "merge", "view", "scrub")  # what takes memory by what it is given
 _INTERRUPTED = 130
 _FEW_COLLECTIONS = 200_000  # objects that are made between two of them; Python's own figure is 700
 
@@ -64,13 +66,17 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a report must not end at a dash that the locale does not know
     # What imports make stays: to look for garbage in it again and again would take a seventh of a small report's time.
     gc.set_threshold(_FEW_COLLECTIONS)
-    module = cast(_Command, importlib.import_module(f"distprof.cli.{command}"))
-    try:
-        return module.main(words[1:])
-    except KeyboardInterrupt:
-        if command == "launch":
-            raise
-        return _INTERRUPTED
+
+    def run() -> int:
+        try:
+            module = cast(_Command, importlib.import_module(f"distprof.cli.{command}"))
+            return module.main(words[1:])
+        except KeyboardInterrupt:
+            if command == "launch":
+                raise
+            return _INTERRUPTED
+
+    return with_memory_told(f"distprof {command}", run) if command in _READING else run()
 
 
 def _usage() -> str:

@@ -1,0 +1,94 @@
+"""Too little memory, said in one line.
+
+Where the address space is limited (`ulimit -v`, many batch systems), not only Python runs out of it: libraries cannot
+be loaded, and code that is not Python's ends the process. There a command runs in a fork, and who forked it tells what
+came of it. Elsewhere Linux hands out memory that it does not have, and kills: no process can tell that of itself.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+_FAILED = 1
+_ENDED = b"."
+_MOST_TOLD = 200
+_KILLED = 128  # and the signal's number, as shells tell it
+_ENDED_BY_OTHERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+
+
+def address_space() -> int | None:
+    """Bytes that this process may map; None: there is no limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def with_memory_told(prog: str, run: Callable[[], int]) -> int:
+    """Run a command; its exit status is returned, and 1 with one line if it ran out of memory."""
+    limit = address_space()
+    if limit is None:
+        try:
+            return run()
+        except MemoryError:
+            return _tell(prog, "memory is exhausted", "run it where more is free")
+    status, why = _in_fork(run)
+    if why is None:
+        return status
+    what = f"it failed{why} in an address space that is limited to {limit / 1e6:.0f} MB, most likely for want of memory"
+    return _tell(prog, what, "raise the limit (`ulimit -v unlimited`, or more memory for the job)")
+
+
+def _tell(prog: str, what: str, remedy: str) -> int:
+    less = "or give less to read: fewer ranks, or shorter windows"
+    print(f"{prog}: error: {what}: {remedy}, {less}. The recordings are as they were.", file=sys.stderr)
+    return _FAILED
+
+
+def _in_fork(run: Callable[[], int]) -> tuple[int, str | None]:
+    """The exit status of `run` in a fork, and None; where it came to no end, why, as far as that is known."""
+    heard, tells = os.pipe()
+    told = b""
+    child = os.fork()
+    if child == 0:
+        os.close(heard)
+        os._exit(_end_of(run, tells))
+    os.close(tells)
+    # A terminal sends its signals to both; what is sent to this process alone is handed on.
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
+    try:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.set_blocking(heard, False)
+        with suppress(BlockingIOError):  # nothing was told, and something that it forked is still there
+            told = os.read(heard, _MOST_TOLD)
+    finally:
+        os.close(heard)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if told == _ENDED:
+        return status, None
+    if -status in _ENDED_BY_OTHERS:
+        return _KILLED - status, None
+    return status, f" ({told.decode(errors='replace')})" if told else ""
+
+
+def _end_of(run: Callable[[], int], tells: int) -> int:
+    """The exit status of `run`; whether it came to its end is told, or what it raised."""
+    try:
+        try:
+            status = run()
+        except SystemExit as error:
+            status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # nobody reads it any more
+                stream.flush()
+        os.write(tells, _ENDED)
+    except BaseException as error:  # what lacks memory raises many things, some of which are no Exception
+        text = ": ".join(filter(None, (type(error).__name__, *str(error).strip().splitlines()[:1])))
+        os.write(tells, text.encode(errors="replace")[:_MOST_TOLD])
+        return _FAILED
+    return status
