@@ -43,16 +43,28 @@ class Launched:
 
 
 def launch(
-    run_dir: Path, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None, report: bool = False
+    run_dir: Path,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    report: bool = False,
+    python: str = sys.executable,
 ) -> Launched:
     """`distprof launch` with these arguments, to its end; without the report unless the test looks at it."""
     ours = ["--run-dir", str(run_dir), *([] if report else ["--no-report"])]
-    return _run([sys.executable, "-m", "distprof", "launch", *ours, *arguments], run_dir, env, cwd)
+    return _run([python, "-m", "distprof", "launch", *ours, *arguments], run_dir, env, cwd)
 
 
-def torchrun(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Launched:
+def torchrun(
+    *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None, python: str = sys.executable
+) -> Launched:
     """Plain torchrun with these arguments, to its end."""
-    return _run([sys.executable, "-m", "torch.distributed.run", *arguments], Path(), env, cwd)
+    return _run([python, "-m", "torch.distributed.run", *arguments], Path(), env, cwd)
+
+
+def report(run_dir: Path, *options: str) -> Launched:
+    """`distprof report`, as somebody outside of the launch calls it."""
+    return _run([sys.executable, "-m", "distprof", "report", str(run_dir), *options], run_dir, None, None)
 
 
 def _run(command: list[str], run_dir: Path, env: dict[str, str] | None, cwd: Path | None) -> Launched:

@@ -24,9 +24,9 @@ from distprof.clock.shift import corrections, shifted
 from distprof.pipeline import build
 from distprof.result import ClockRow, Result
 from distprof.trace.load import Run
-from tests.conftest import skip_but_in_ci
 from tests.hosts import LINK, Host, hosts
 from tests.launches import ROOT, Launched, launch
+from tests.machine import libfaketime
 
 pytestmark = [pytest.mark.launch, pytest.mark.timing]
 
@@ -80,10 +80,7 @@ class Clocks:
 @pytest.fixture(scope="module")
 def skew() -> dict[str, str]:
     """The environment in which `skewed_rank.sh` skews rank 1."""
-    libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-    if not libraries:
-        skip_but_in_ci("a skewed clock needs libfaketime (Debian: faketime)")
-    return {"PYTHON": sys.executable, "LIBFAKETIME": str(libraries[0]), "SKEW": f"+2.5s x{1 + DRIFT_PPM / 1e6}"}
+    return {"PYTHON": sys.executable, "LIBFAKETIME": libfaketime(), "SKEW": f"+2.5s x{1 + DRIFT_PPM / 1e6}"}
 
 
 def training(seconds: int) -> list[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 
 from distprof.pipeline import build
 from distprof.run.config import Schedule
-from tests.conftest import skip_but_in_ci
+from tests.machine import small_disk
 from tests.ranks import Captured, capture, run_in
 
 TRAINING = """
@@ -38,19 +36,14 @@ def train(tmp_path: Path, at_step: str = "pass", config: dict[str, object] | Non
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 100 kB."""
-    if os.geteuid() != 0:
-        skip_but_in_ci("mounting a small file system needs root")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(folder)], check=True)
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", kilobytes=100) as folder:
+        yield folder
 
 
-def test_a_full_disk_does_not_touch_the_training(small_disk: Path) -> None:
-    done = train(small_disk, "if step == 5: open(sys.argv[0] + '.fill', 'wb').write(b'x' * 60000)")
+def test_a_full_disk_does_not_touch_the_training(disk: Path) -> None:
+    done = train(disk, "if step == 5: open(sys.argv[0] + '.fill', 'wb').write(b'x' * 60000)")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("trained")
     assert "failed and is left off" in done.stderr
@@ -60,9 +53,9 @@ def test_a_full_disk_does_not_touch_the_training(small_disk: Path) -> None:
     assert result.steps.steady.count > 0  # what came to the disk is used
 
 
-def test_a_read_only_run_directory_does_not_touch_the_training(small_disk: Path) -> None:
-    remount = f"if step == 0: assert os.system('mount -o remount,ro {small_disk}') == 0"
-    done = train(small_disk, remount)
+def test_a_read_only_run_directory_does_not_touch_the_training(disk: Path) -> None:
+    remount = f"if step == 0: assert os.system('mount -o remount,ro {disk}') == 0"
+    done = train(disk, remount)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("trained")
     assert "Read-only file system" in done.stderr

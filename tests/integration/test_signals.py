@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -21,73 +18,24 @@ from distprof.cli import launch as cli
 from distprof.pipeline import build
 from distprof.report import make
 from tests.launches import ROOT
+from tests.running import WITHIN_S, Job, job
 
 FOREVER = str(ROOT / "tests" / "scripts" / "forever.py")
-MARK = "LAUNCHED_BY_TEST"
-WITHIN_S = 60
-
-
-class Job:
-    """A launcher under way, and all that descends from it: every process inherits a mark in its environment."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._mark = uuid.uuid4().hex
-        self.launcher = subprocess.Popen(
-            [sys.executable, "-m", *command, "--standalone", "--nproc-per-node", "2", FOREVER],
-            env={**os.environ, "OMP_NUM_THREADS": "1", MARK: self._mark},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # a signal meant for one of them must not reach the test
-        )
-        self.output = ""
-
-    def wait_until_under_way(self) -> None:
-        assert self.launcher.stdout is not None
-        while self.output.count("is under way") < 2:
-            line = self.launcher.stdout.readline()
-            assert line, self.output
-            self.output += line
-
-    def end(self) -> int:
-        """Wait for the launcher's end; its exit status."""
-        self.output += self.launcher.communicate(timeout=WITHIN_S)[0]
-        return self.launcher.returncode
-
-    def alive(self) -> dict[int, str]:
-        """Processes of this job that are there now, the launcher included, with their command lines."""
-        found = {}
-        for folder in Path("/proc").iterdir():
-            with suppress(OSError, ValueError):
-                pid = int(folder.name)
-                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-                if state != "Z" and f"{MARK}={self._mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found[pid] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
-
-    def kill(self) -> None:
-        for pid in self.alive():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager
-def job(command: list[str]) -> Iterator[Job]:
-    """A job whose ranks train; whatever is left of it at the end is killed."""
-    running = Job(command)
-    try:
-        running.wait_until_under_way()
+def training(*words: str) -> Iterator[Job]:
+    """A job whose two ranks train."""
+    with job(*words, "--standalone", "--nproc-per-node", "2", FOREVER) as running:
+        running.wait_until("is under way", 2)
         assert len(running.alive()) >= 5  # the launcher, two ranks and their loaders' workers
         yield running
-    finally:
-        running.kill()
-        running.end()
 
 
 @pytest.fixture(scope="module")
 def torchruns_status() -> int:
     """torchrun's exit status after a signal; it is the same for all that it handles."""
-    with job(["torch.distributed.run"]) as plain:
+    with training("torch.distributed.run") as plain:
         plain.launcher.send_signal(signal.SIGINT)
         return plain.end()
 
@@ -97,7 +45,7 @@ def torchruns_status() -> int:
 def test_a_signal_ends_the_ranks_and_leaves_a_report(
     number: signal.Signals, tmp_path: Path, torchruns_status: int
 ) -> None:
-    with job(["distprof", "launch", "--run-dir", str(tmp_path / "run")]) as ours:
+    with training("distprof", "launch", "--run-dir", str(tmp_path / "run")) as ours:
         ours.launcher.send_signal(number)
         status = ours.end()
         assert ours.alive() == {}
@@ -113,7 +61,7 @@ def test_a_signal_ends_the_ranks_and_leaves_a_report(
 
 @pytest.mark.launch
 def test_a_killed_launcher_leaves_recordings_that_can_be_read(tmp_path: Path) -> None:
-    with job(["distprof", "launch", "--run-dir", str(tmp_path / "run")]) as ours:
+    with training("distprof", "launch", "--run-dir", str(tmp_path / "run")) as ours:
         ours.launcher.kill()
         time.sleep(1.5)
         assert len(ours.alive()) >= 4  # as under torchrun, its ranks train on
