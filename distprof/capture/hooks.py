@@ -207,8 +207,11 @@ def _data_loading(original: Function) -> Function:
 
 def _ddp_init(original: Function) -> Function:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        recorder = process.recorder()
+        if recorder is not None:
+            process.tell(Agent.makes_ddp)
         original(self, *args, **kwargs)
-        if process.recorder() is not None:
+        if recorder is not None:
             process.tell(Agent.saw_ddp, _models.of(self), self)
 
     return __init__

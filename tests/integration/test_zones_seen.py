@@ -58,6 +58,27 @@ for number in range(4):
     assert result.steps.steady.p90 < 50  # a validation takes more than 90 ms
 
 
+def test_a_ddp_model_whose_first_batch_comes_late_is_the_only_one_timed(tmp_path: Path) -> None:
+    script = """
+        import os, time, torch
+        import torch.distributed as dist
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
+        dist.init_process_group("gloo", rank=0, world_size=1)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = nn.MSELoss()
+        time.sleep(1.5)
+        for (x,) in DataLoader(TensorDataset(torch.randn(24, 8)), batch_size=4):
+            optimizer.zero_grad(); loss(model(x), x).backward(); optimizer.step()
+        dist.destroy_process_group()
+    """
+    done = capture(tmp_path, script, env={**RANK, "MASTER_PORT": "29549"}, config={"window_ranks": []})
+    assert done.returncode == 0, done.stderr
+    forwards = done.run.tables.zones.filter(kind="forward")["name"].to_list()
+    assert forwards == 6 * ["DistributedDataParallel#0"]
+
+
 def test_worker_start_up_is_apart(tmp_path: Path) -> None:
     script = TRAINING.replace("for x, y", "for x, y") + "\nif __name__ == '__main__':\n"
     script += "    for _ in range(3): epoch(num_workers=2)\n    epoch(num_workers=0)\n"
