@@ -204,11 +204,20 @@ def report(directory: RunDirectory) -> None:
         )
 
 
+class _Interrupted(KeyboardInterrupt):
+    """Not KeyboardInterrupt itself: where that has passed an `exec` of text, as dataclasses are made by, Python ends by
+    SIGINT at last, whoever caught it."""
+
+
+def _interrupt(*_: object) -> None:
+    raise _Interrupted
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Inside it a signal to end raises KeyboardInterrupt; torch's handlers, which stay, raise an ordinary exception."""
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    before = {number: signal.signal(number, _interrupt) for number in signals}
     try:
         yield
     finally:

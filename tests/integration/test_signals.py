@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -102,3 +104,25 @@ def test_a_signal_during_the_report_stops_it_and_changes_nothing_else(
         signal.signal(number, before)
     assert time.monotonic() - begin < 10
     assert f"interrupted; `distprof report {tmp_path / 'run'}` makes the report" in capsys.readouterr().err
+
+
+REPORT = """
+import os, signal, sys
+from pathlib import Path
+from distprof.cli.launch import report
+from distprof.report import make
+from distprof.run.directory import RunDirectory
+def interrupted(path):
+    exec("os.kill(os.getpid(), signal.SIGTERM); signal.pause()")  # as while a module makes its dataclasses
+make.make_report = interrupted
+report(RunDirectory(Path("run")))
+sys.exit(7)
+"""
+
+
+def test_a_signal_while_the_report_is_imported_does_not_change_the_exit_status(tmp_path: Path) -> None:
+    (tmp_path / "launched.py").write_text(REPORT)
+    command = [sys.executable, "-m", "launched"]  # as `python -m distprof`: Python looks back only there
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert done.returncode == 7, done.stderr
+    assert "interrupted; `distprof report run` makes the report" in done.stderr

@@ -71,7 +71,9 @@ def test_a_signal_at_any_moment(
         recorded = RunDirectory(run_dir).ranks(0)
         trained = has_ended_well(run_dir)
         allowed = {under_way} if recorded else {before, under_way}
-        assert status in (allowed | {0} if trained else allowed), (place, seed, ours.output)
+        if trained:
+            allowed |= {0, -number}  # while Python itself ends, a signal kills it, as it would torchrun
+        assert status in allowed, (place, seed, ours.output)
         made = (run_dir / "report.json").exists()
         half = check_files(run_dir)
         told = check_report(run_dir, recorded=bool(recorded))
