@@ -96,7 +96,7 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     run = distprof.load(tmp_path / "run")
     assert run.notes == []
     simulated, read = simulate(world), run.tables
-    for table in ("zones", "steps", "windows", "events", "collectives"):
+    for table in ("zones", "steps", "windows", "events", "collectives", "signs"):
         assert_frame_equal(getattr(read, table), getattr(simulated, table), check_row_order=False)
     for value in ("ranks", "world_size", "step_source", "groups", "training_thread", "facts"):
         assert getattr(read, value) == getattr(simulated, value), value

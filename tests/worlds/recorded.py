@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from distprof.result import Group
-from distprof.trace.tables import BATCHES, COLLECTIVES, EVENTS, PROBES, STEPS, WINDOWS, ZONES, Tables
+from distprof.trace.tables import BATCHES, COLLECTIVES, EVENTS, PROBES, SIGNS, STEPS, WINDOWS, ZONES, Tables
 from tests.worlds.play import BEGIN, MS, Played, Rank, Work, play
 from tests.worlds.world import MODEL, World
 
@@ -73,6 +73,9 @@ def tables_of(played: Played) -> Tables:
             [(rank.number, 0, *probe) for rank in ranks for probe in probes_of(played, rank)],
             schema=PROBES,
             orient="row",
+        ),
+        signs=pl.DataFrame(
+            [(rank.number, *2 * [local(world, rank, rank.end)]) for rank in ranks], schema=SIGNS, orient="row"
         ),
     )
 
@@ -204,6 +207,7 @@ def facts_of(world: World, rank: Rank) -> dict[str, Any]:
         "batches": [],
         "schedule": {"wait": 5, "warmup": 2, "active": 5, "repeat": 1},
         "boundaries": world.steps,
+        "drained_unix_ns": local(world, rank, rank.end),
         "peak_resident_bytes": 300_000_000 + rank.number,
         "own_cost": {
             "ns_per_zone": 500.0,
