@@ -5,12 +5,14 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 AUDIT := .venv-audit/.installed
+MUTATION := .venv-mutation/.installed
+FRAMEWORKS := .venv-frameworks/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench lint types layers docs screenshots audit clean
+.PHONY: help demo test coverage flaky mutation soak bench lint types layers docs docs-check screenshots audit clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## train on four ranks, one of them with a slow loader, and see the report
 	$(BIN)/distprof launch --nproc-per-node 4 examples/slow_loader.py
@@ -19,8 +21,38 @@ test: lint types layers $(PEERS) ## everything that must hold before a change la
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not soak and not timing"
 	$(BIN)/pytest -m "timing and not soak"
 
+# Tests that measure run without: what counts the lines makes them slower. Where a tracer looks on, Hydra takes it for a
+# debugger and does not word its errors.
+coverage: $(STAMP) $(PEERS) ## which lines of distprof the tests run, in every process; below 90% it fails
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest --numprocesses 2 --dist loadfile -m "not soak and not timing" \
+	--deselect tests/unit/test_sweep_hydra.py::test_wrong_command_lines_launch_nothing_and_say_why
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+# What depends on time and trains nothing: threads, sockets, signals, children that hang. A launch costs 10 to 25 seconds
+# of a processor, so twenty of each would take a day; those that are in doubt are named: make flaky FLAKY=tests/...
+FLAKY ?= $(patsubst %,tests/unit/test_%.py,cli_timeline doctor experiment_core experiment_trial probes recorder submit \
+	window workers)
+flaky: $(STAMP) ## repeat tests that depend on time, 20 times
+	$(BIN)/pytest --count 20 --exitfirst -m "not soak" $(FLAKY)
+
+# docs/testing.md says which mutants survive, and why. All are 4000; what was done is kept in mutants/.
+MUTATE ?=
+mutation: $(STAMP) $(MUTATION) ## change the code of intervals, clocks and lateness, and see which changes no test notices
+	.venv-mutation/bin/mutmut run --max-children 2 $(if $(MUTATE),'$(MUTATE)')
+	.venv-mutation/bin/mutmut results
+
+# It runs the tests with what .venv holds.
+$(MUTATION): constraints-mutation.txt $(STAMP)
+	@$(PYTHON) -m venv --clear .venv-mutation
+	.venv-mutation/bin/python -m pip install --quiet -r constraints-mutation.txt
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	> "$$(.venv-mutation/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/of_the_project.pth"
+	@touch $@
+
 # Campaigns, each of which leaves what it found in benchmarks/soak/CAMPAIGN.txt. `make soak CAMPAIGN=clocks` runs one.
-CAMPAIGNS := clocks planted pairs healthy busy real experiments sweeps
+CAMPAIGNS := clocks planted pairs healthy busy real experiments sweeps frameworks faults
 soak_clocks := tests/scenarios/test_clocks.py
 soak_planted := tests/scenarios/test_straggler_truth.py -k "planted or more_work"
 soak_pairs := tests/scenarios/test_straggler_truth.py -k two_culprits
@@ -29,6 +61,8 @@ soak_busy := tests/scenarios/test_straggler_truth.py -k busy_machine
 soak_real := tests/scenarios/test_healthy_runs.py
 soak_experiments := tests/integration/test_experiments.py
 soak_sweeps := tests/integration/test_sweep.py
+soak_frameworks := tests/integration/test_frameworks.py
+soak_faults := tests/soak
 CAMPAIGN ?= $(CAMPAIGNS)
 soak: $(CAMPAIGN:%=soak-%) ## hold the results against the truth in many worlds; what it finds stands in benchmarks/soak/
 
@@ -37,6 +71,8 @@ $(CAMPAIGNS:%=soak-%): soak-%: $(STAMP)
 	@mkdir -p benchmarks/soak && echo 'make soak CAMPAIGN=$*' > benchmarks/soak/$*.txt
 	$(BIN)/pytest $(soak_$*) -m soak --quiet --no-header >> benchmarks/soak/$*.txt; \
 	status=$$?; cat benchmarks/soak/$*.txt; exit $$status
+
+soak-frameworks: $(FRAMEWORKS)
 
 lint: $(STAMP) ## style and format
 	$(BIN)/ruff check
@@ -50,6 +86,9 @@ layers: $(STAMP) ## who may import whom
 
 docs: $(STAMP) ## write the generated pages in docs/ anew
 	$(BIN)/python tools/generate_docs.py
+
+docs-check: $(STAMP) $(PEERS) ## run the commands that the documentation shows
+	$(BIN)/python tools/docs_check.py
 
 bench: $(STAMP) $(PEERS) ## the figures that README states; a quiet machine, half an hour
 	$(BIN)/python benchmarks/startup.py
@@ -76,8 +115,14 @@ $(PEERS): constraints-peers.txt
 	.venv-peers/bin/python -m pip install --quiet -r constraints-peers.txt
 	@touch $@
 
+# Frameworks bring many packages, too; distprof is installed beside them, so what the two need must fit together.
+$(FRAMEWORKS): constraints-frameworks.txt pyproject.toml
+	@$(PYTHON) -m venv --clear .venv-frameworks
+	.venv-frameworks/bin/python -m pip install --quiet -c constraints-frameworks.txt accelerate lightning transformers -e .
+	@touch $@
+
 clean: ## remove .venv, caches and builds; recorded runs stay
-	rm -rf .venv .venv-peers .venv-audit build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-peers .venv-audit .venv-mutation mutants .venv-frameworks build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 # A folder that cannot run pip is what an interrupted or moved installation leaves: it is made anew.
 $(STAMP): pyproject.toml constraints.txt

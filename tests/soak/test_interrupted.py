@@ -142,8 +142,9 @@ def test_launches_in_a_row_leave_nothing(tell: Tell) -> None:
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     told = json.loads(done.stdout)
+    each_s = (time.monotonic() - begin) / told["launches"]
     tell(
-        f"{told['launches']} launches in a row, {(time.monotonic() - begin) / LAUNCHES:.1f} s each; left afterwards: "
+        f"{told['launches']} launches in a row, {each_s:.1f} s each; left afterwards: "
         f"{', '.join(f'{len(names)} {what}' for what, names in told['left'].items())}, beside what torchrun "
         f"leaves at each launch: {', '.join(told['torchruns']) or 'nothing'}"
     )
