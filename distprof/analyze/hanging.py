@@ -28,7 +28,8 @@ def hanging(tables: Tables, clock: Clock) -> dict[int, str]:
         return {}
     now = int(seen["written"].max())  # type: ignore[arg-type]
     texts: dict[int, list[str]] = {}
-    silent = seen.filter(pl.col("written") < now - _SILENT_NS, pl.col("rank").is_in(list(running)))
+    writing = {rank for rank in running if not tables.facts.get(rank, {}).get("zones_left_off")}
+    silent = seen.filter(pl.col("written") < now - _SILENT_NS, pl.col("rank").is_in(list(writing)))
     for rank, written in silent.select("rank", "written").iter_rows():
         texts.setdefault(rank, []).append(
             f"it wrote nothing for {_seconds(now - written)} s while others went on: its process is stopped or gone, "
@@ -39,18 +40,21 @@ def hanging(tables: Tables, clock: Clock) -> dict[int, str]:
         text = f"it has not come to {what}, in which {_ranks(waiting)} wait{'s' if len(waiting) == 1 else ''}"
         for rank in behind - stopped:
             texts.setdefault(rank, []).append(f"{text} for {_seconds(now - since)} s")
-        for rank in waiting & running:
+        for rank in waiting:
             texts.setdefault(rank, []).append(f"it waits in {what} for {_ranks(behind)}")
     return {rank: "; ".join(told) for rank, told in texts.items()}
 
 
 def _held_up(tables: Tables, running: set[int], silent: set[int]) -> Iterator[tuple[set[int], set[int], str, int]]:
     """For each group in which some hold up others: who has not come to its last collective, who waits in that, which it
-    is, and since when."""
+    is, and since when. Who does something else meanwhile does not wait."""
     drained = dict(tables.signs.select("rank", "drained").iter_rows())
     calls = tables.collectives.filter(~pl.col("kind").is_in(POINT_TO_POINT))
     names = {group.id: group.name for group in tables.groups}
-    members = {group.id: set(group.members) for group in tables.groups}
+    recorded = set(calls["rank"])  # of other ranks it is not known where they are
+    members = {group.id: set(group.members) & running & recorded for group in tables.groups}
+    begun = tables.zones.filter(pl.col("thread") == 0).group_by("rank").agg(pl.col("start").max())
+    latest = dict(begun.iter_rows())
     for (group,), own in calls.partition_by("group", as_dict=True).items():
         last = dict(own.group_by("rank").agg(pl.col("seq").max()).iter_rows())
         top = max(last.values())
@@ -58,12 +62,13 @@ def _held_up(tables: Tables, running: set[int], silent: set[int]) -> Iterator[tu
         since = int(at_top["created"].min())  # type: ignore[arg-type]
         late = {
             rank
-            for rank in members.get(group, set()) & running
+            for rank in members.get(group, set())
             if last.get(rank, -1) < top and (rank in silent or (drained.get(rank) or 0) > since + _BEHIND_NS)
         }
-        if late:
+        waiting = {rank for rank in set(at_top["rank"]) & running if latest.get(rank, 0) < since + _BEHIND_NS}
+        if late and waiting:
             what = f"{at_top['kind'][0]} {top} of group {names.get(group, group)}"
-            yield late, set(at_top["rank"]), what, since
+            yield late, waiting, what, since
 
 
 def _seconds(ns: int) -> str:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -309,9 +310,9 @@ class Agent:
             self._models.add((name, model.training))
             self.facts.add("models", model_facts(name, model))
 
-    def makes_ddp(self) -> None:
-        """The script makes a DDP model, in which the ranks meet."""
-        self._makes_ddp = True
+    def makes_ddp(self, whether: bool) -> None:
+        """The script makes a DDP model, in which the ranks meet; or it failed to."""
+        self._makes_ddp = whether
 
     def saw_ddp(self, name: str, model: Any) -> None:
         """Note a DDP model's settings, and that its device is the rank's."""
@@ -361,6 +362,9 @@ class Agent:
         except Exception as error:
             self.problem("writing the zones", error)
             self.zones = None
+            self.facts.set(zones_left_off=True)
+            with suppress(Exception):  # nobody writes them in the background any more
+                self.facts.write()
             return False
         return True
 

@@ -72,6 +72,7 @@ class Facts:
             "boundary": None,
             "boundaries": 0,
             "drained_unix_ns": None,
+            "zones_left_off": False,
             "peak_resident_bytes": None,
             "own_cost": None,
             "problems": list(identity.warnings),

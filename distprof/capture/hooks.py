@@ -209,8 +209,13 @@ def _ddp_init(original: Function) -> Function:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         recorder = process.recorder()
         if recorder is not None:
-            process.tell(Agent.makes_ddp)
-        original(self, *args, **kwargs)
+            process.tell(Agent.makes_ddp, True)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException:
+            if recorder is not None:
+                process.tell(Agent.makes_ddp, False)
+            raise
         if recorder is not None:
             process.tell(Agent.saw_ddp, _models.of(self), self)
 

@@ -7,18 +7,23 @@ came of it. Elsewhere Linux hands out memory that it does not have, and kills: n
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+
+from distprof.run.processes import end_with_parent
 
 _FAILED = 1
 _ENDED = b"."
 _MOST_TOLD = 200
 _KILLED = 128  # and the signal's number, as shells tell it
-_ENDED_BY_OTHERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+_HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ENDED_BY_OTHERS = (*_HANDED_ON, signal.SIGPIPE)
 
 
 def address_space() -> int | None:
@@ -33,7 +38,9 @@ def with_memory_told(prog: str, run: Callable[[], int]) -> int:
     if limit is None:
         try:
             return run()
-        except MemoryError:
+        except (MemoryError, OSError) as error:
+            if not _lacks_memory(error):
+                raise
             return _tell(prog, "memory is exhausted", "run it where more is free")
     status, why = _in_fork(run)
     if why is None:
@@ -52,14 +59,21 @@ def _in_fork(run: Callable[[], int]) -> tuple[int, str | None]:
     """The exit status of `run` in a fork, and None; where it came to no end, why, as far as that is known."""
     heard, tells = os.pipe()
     told = b""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)  # one that comes before it can be handed on
     child = os.fork()
     if child == 0:
+        end_with_parent()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(heard)
         os._exit(_end_of(run, tells))
     os.close(tells)
-    # A terminal sends its signals to both; what is sent to this process alone is handed on.
-    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
+
+    def hand_on(number: int, _: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    before = {number: signal.signal(number, hand_on) for number in _HANDED_ON}
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.set_blocking(heard, False)
@@ -77,12 +91,19 @@ def _in_fork(run: Callable[[], int]) -> tuple[int, str | None]:
 
 
 def _end_of(run: Callable[[], int], tells: int) -> int:
-    """The exit status of `run`; whether it came to its end is told, or what it raised."""
+    """The exit status of `run`; whether it came to its end is told, or what it raised for want of memory."""
     try:
         try:
             status = run()
         except SystemExit as error:
             status = error.code if isinstance(error.code, int) else int(error.code is not None)
+            if isinstance(error.code, str):
+                print(error.code, file=sys.stderr)
+        except Exception as error:
+            if _lacks_memory(error):
+                raise
+            traceback.print_exc()
+            status = _FAILED
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # nobody reads it any more
                 stream.flush()
@@ -92,3 +113,11 @@ def _end_of(run: Callable[[], int], tells: int) -> int:
         os.write(tells, text.encode(errors="replace")[:_MOST_TOLD])
         return _FAILED
     return status
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether this is what Python and its libraries raise when they get no memory."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    # Libraries that cannot be loaded; threads that have no room for their stack.
+    return isinstance(error, (MemoryError, ImportError, SystemError)) or "can't start new thread" in str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -72,9 +73,9 @@ def main(argv: list[str]) -> int:
     except RunDirectoryError as error:
         parser.error(str(error))
     except OSError as error:
-        if error.filename is None and not isinstance(error, BrokenPipeError):
-            raise  # no file of the user's: the system lacks something, as memory
-        parser.error(f"{error.filename} cannot be read or written ({error.strerror})")
+        if error.errno == errno.ENOMEM:
+            raise
+        parser.error(f"{error.filename or 'standard output'} cannot be read or written ({error.strerror})")
     return CONDITION_HOLDS if tell_failed(arguments.fail_if, result, result.not_observed) else 0
 
 

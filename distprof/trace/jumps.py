@@ -39,26 +39,38 @@ class Jump:
         return time - self.by if after else time
 
 
-def find_jumps(readings: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[Jump]]:
-    """Readings of a clock as if nobody had set it, and the jumps that were undone.
+def find_jumps(
+    readings: Sequence[tuple[int, int]],
+) -> tuple[list[tuple[int, int]], list[Jump], list[Jump]]:
+    """Readings of a clock as if nobody had set it, the jumps that were undone, and those that were left alone.
+
+    A jump that cannot be undone may be what took another one back, so that then none is.
 
     Args:
         readings: (monotonic, Unix) ns, in any order.
     """
     ordered = sorted(readings)
-    steady, jumps, total = ordered[:1], list[Jump](), 0
+    steady, jumps, small, total = ordered[:1], list[Jump](), list[Jump](), 0
     lasted = ordered[-1][0] - ordered[0][0] if ordered else 0
+    all_undone = True
     for (before, unix), (after, unix_after) in pairwise(ordered):
         gap = after - before
         by = unix_after - unix - gap
-        begin, end = steady[-1][1], steady[-1][1] + gap
-        told_apart = abs(by) > max(gap, _LEAST_NS) and (by > 0 or -by > lasted)  # else times of before come again
-        if told_apart and abs(total + by) < _MOST_NS and len(jumps) < _MOST_JUMPS:
+        if abs(by) > _LEAST_NS:
+            begin, end = steady[-1][1], steady[-1][1] + gap
             latest_after = end + ordered[-1][0] - after + by
-            jumps.append(Jump(by, begin, end, cut=end if by > 0 else (steady[0][1] + latest_after) // 2))
-            total += by
+            jump = Jump(by, begin, end, cut=end if by > 0 else (steady[0][1] + latest_after) // 2)
+            if abs(by) <= gap:
+                small.append(jump)
+            else:
+                jumps.append(jump)
+                total += by
+                told_apart = by > 0 or -by > lasted  # else times of before come again
+                all_undone = all_undone and told_apart and abs(total) < _MOST_NS and len(jumps) <= _MOST_JUMPS
         steady.append((after, unix_after - total))
-    return steady, jumps
+    if not all_undone:
+        return ordered, [], sorted([*jumps, *small], key=lambda jump: jump.begin)
+    return steady, jumps, small
 
 
 def put_back(jumps: Sequence[Jump], time: int) -> int:

@@ -179,11 +179,7 @@ def _load_run(
         memory=pl.concat([empty(MEMORY), *(rank.memory for rank in ranks)]),
         shapes=pl.concat([empty(SHAPES), *(rank.shapes for rank in ranks)]),
         probes=_probes(ranks),
-        signs=pl.DataFrame(
-            [(rank.number, rank.timeline.written, facts[rank.number].drained_unix_ns) for rank in ranks],
-            schema=SIGNS,
-            orient="row",
-        ),
+        signs=_signs(ranks, facts) if len(directories) == 1 else empty(SIGNS),
         arrival="started" if len(kernels) else "created",
     )
     return Run(
@@ -309,6 +305,12 @@ def _windows_in_jumps(facts: dict[str, Any], jumps: Sequence[Jump]) -> set[int]:
         and window.start_unix_ns < jump.end
         and (window.end_unix_ns is None or window.end_unix_ns > jump.begin)
     }
+
+
+def _signs(ranks: Sequence[_Rank], facts: Mapping[int, Facts]) -> pl.DataFrame:
+    """Last signs of life. Directories of several hosts have none: they were copied at different moments."""
+    rows = [(rank.number, rank.timeline.written, facts[rank.number].drained_unix_ns) for rank in ranks]
+    return pl.DataFrame(rows, schema=SIGNS, orient="row")
 
 
 def _probes(ranks: Sequence[_Rank]) -> pl.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -44,6 +45,7 @@ ENTRIES: dict[str, Any] = {
 # Integers per row. rows: zone id, thread, start, duration; batches: time, samples, elements; device: zone id, start,
 # duration on the device.
 _MOST_THREADS = 2**31 - 1
+_MOST_TOLD = 5  # times that a clock was set
 _WIDTHS = {"rows": 4, "batches": 3, "device": 3}
 Nanoseconds = npt.NDArray[np.int64]
 
@@ -168,6 +170,7 @@ class Facts(msgspec.Struct, frozen=True):
     schedule: _Schedule = _Schedule()
     boundaries: Count = 0
     drained_unix_ns: Number | None = None
+    zones_left_off: bool = False
     own_cost: _OwnCost | None = None
     problems: list[str] = []
 
@@ -297,7 +300,7 @@ def read_zones(path: Path, rank: int) -> tuple[Timeline, list[Note]]:
     if flat["rows"] and not anchors:
         text = "it has no pair of clock readings, so its zones have no place in time and were left out"
         return Timeline(), [*notes, Note(rank, path, None, text)]
-    anchors, jumps = find_jumps(anchors)
+    anchors, jumps, left_alone = find_jumps(anchors)
     columns = {name: np.array(flat[name], dtype=np.int64).reshape(-1, width).T for name, width in _WIDTHS.items()}
     ids, thread, start, duration = columns["rows"]
     named, kinds = _named(ids, names)
@@ -331,15 +334,22 @@ def read_zones(path: Path, rank: int) -> tuple[Timeline, list[Note]]:
         written=anchors[-1][1] if anchors else None,
         jumps=jumps,
     )
-    return timeline, [*notes, *(_on_jump(path, rank, jump, anchors[0][1]) for jump in jumps)]
+    return timeline, [*notes, *(Note(rank, path, None, text) for text in _on_jumps(jumps, left_alone, anchors))]
 
 
-def _on_jump(path: Path, rank: int, jump: Jump, first: int) -> Note:
-    text = (
-        f"the clock was set by {jump.by / 1e9:+.3f} s between {(jump.begin - first) / 1e9:.1f} and "
-        f"{(jump.end - first) / 1e9:.1f} s after the rank's first record: all times are on the clock as it was before"
-    )
-    return Note(rank, path, None, text)
+def _on_jumps(undone: Sequence[Jump], left_alone: Sequence[Jump], anchors: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """What is said of a clock that was set, a few times at most."""
+    outcomes = [
+        (undone, "all times are on the clock as it was before"),
+        (left_alone, "times that were taken from it later are not put back"),
+    ]
+    for jumps, outcome in outcomes:
+        for jump in jumps[:_MOST_TOLD]:
+            begin, end = ((moment - anchors[0][1]) / 1e9 for moment in (jump.begin, jump.end))
+            when = f"between {begin:.1f} and {end:.1f} s after the rank's first record"
+            yield f"the clock was set by {jump.by / 1e9:+.3f} s {when}: {outcome}"
+        if len(jumps) > _MOST_TOLD:
+            yield f"the clock was set {len(jumps) - _MOST_TOLD} times more: {outcome}"
 
 
 def _named(ids: Nanoseconds, names: dict[int, tuple[str, str]]) -> tuple[npt.NDArray[np.bool_], pl.DataFrame]:

@@ -7,7 +7,6 @@ none in which polars has computed: its pool of threads would be missing in the f
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -26,7 +25,6 @@ Result = TypeVar("Result")
 Advance = Callable[[int], None]
 
 _POLL_S = 0.1
-_PR_SET_PDEATHSIG = 1
 _POLARS_COMPUTED = ("polars-0", "tokio-rt")  # threads that it starts with its first query
 _counter: Any = None  # in a worker: bytes that all of them have read
 
@@ -95,10 +93,9 @@ def _can_fork() -> bool:
 def _begin(counter: Any) -> None:
     global _counter  # noqa: PLW0603 (what an initializer is for)
     _counter = counter
-    # Who forked this may be killed, and a worker would wait for its next item for ever.
-    import ctypes
+    from distprof.run.processes import end_with_parent  # ctypes, which reading in one process does without
 
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()  # else a worker would wait for its next item for ever
 
 
 def _in_worker(read: Callable[[Item, Advance], Result], item: Item) -> Result:

@@ -72,10 +72,45 @@ def test_nobody_is_behind_where_all_wait_in_one_place(tables: Tables) -> None:
     assert told(signs(tables, written=[30, 30, 30], drained=[21, 22, 20])) == {}
 
 
-def test_ranks_that_ended_hold_nobody_up(tables: Tables) -> None:
+def finished(tables: Tables, *ranks: int) -> Tables:
+    facts = {
+        rank: {**facts, **({"status": "finished"} if rank in ranks else {})} for rank, facts in tables.facts.items()
+    }
+    return replace(tables, facts=facts)
+
+
+def test_ranks_that_ended_hold_nobody_up_and_wait_for_nobody(tables: Tables) -> None:
+    held = signs(without_last(tables, 1), written=[30, 1, 30], drained=[21, 22, 20])
+    assert set(told(held)) == {0, 1, 2}
+    assert told(finished(held, 0, 1, 2)) == {}
+    assert told(finished(held, 1)) == {}
+    texts = told(finished(held, 0))
+    assert set(texts) == {1, 2}
+    assert "in which rank 2 waits" not in texts[1]  # it fell silent, and that is what is said of it
+    held = signs(without_last(tables, 1), written=[30, 31, 30], drained=[21, 22, 20])
+    assert "in which rank 2 waits for" in told(finished(held, 0))[1]
+
+
+def test_who_does_something_else_meanwhile_does_not_wait(tables: Tables) -> None:
+    """As in a handler that saves a checkpoint, when the others have been ended."""
     held = signs(without_last(tables, 1), written=[30, 1, 30], drained=[21, -1, 20])
-    ended = {rank: {**values, "status": "finished"} for rank, values in held.facts.items()}
-    assert told(replace(held, facts=ended)) == {}
+    busy = held.zones.tail(1).with_columns(rank=pl.lit(0, pl.Int32), start=end_of(tables) + 9 * S, thread=0)
+    busy = busy.with_columns(end=pl.col("start") + S).select(held.zones.columns).cast(dict(held.zones.schema))
+    texts = told(replace(held, zones=pl.concat([held.zones, busy])))
+    assert 0 not in texts
+    assert "for rank 1" in texts[2]
+
+
+def test_a_rank_that_can_no_longer_write_is_not_taken_for_stopped(tables: Tables) -> None:
+    silent = signs(tables, written=[30, 1, 30], drained=[21, 22, 20])
+    assert set(told(silent)) == {1}
+    cannot = {**silent.facts, 1: {**silent.facts[1], "zones_left_off": True}}
+    assert told(replace(silent, facts=cannot)) == {}
+
+
+def test_a_rank_without_collectives_is_not_said_to_be_behind(tables: Tables) -> None:
+    unread = replace(tables, collectives=tables.collectives.filter(pl.col("rank") != 1))
+    assert told(signs(unread, written=[30, 31, 30], drained=[21, 35, 20])) == {}
 
 
 def test_clocks_that_cannot_be_compared_tell_nothing(tables: Tables) -> None:

@@ -26,14 +26,14 @@ def readings(*jumps: int, lasted: int = 5) -> list[tuple[int, int]]:
 
 def test_a_clock_that_drifts_was_not_set() -> None:
     drifting = [(mono, unix + mono // 1000) for mono, unix in readings()]
-    assert find_jumps(drifting) == (drifting, [])
-    assert find_jumps([]) == ([], [])
+    assert find_jumps(drifting) == (drifting, [], [])
+    assert find_jumps([]) == ([], [], [])
 
 
 @pytest.mark.parametrize("by", [HOUR, -HOUR, 2 * S, -8 * S])
 def test_a_jump_is_undone(by: int) -> None:
-    steady, [jump] = find_jumps(readings(0, by))
-    assert steady == readings()
+    steady, [jump], left_alone = find_jumps(readings(0, by))
+    assert (steady, left_alone) == (readings(), [])
     assert (jump.by, jump.begin, jump.end) == (by, UNIX + S, UNIX + 2 * S)
     for moment in (-S // 2, 0, S, S + S // 3):
         assert put_back([jump], UNIX + moment) == UNIX + moment
@@ -42,7 +42,7 @@ def test_a_jump_is_undone(by: int) -> None:
 
 
 def test_jumps_add_up() -> None:
-    steady, jumps = find_jumps(readings(HOUR, 0, 20 * S))
+    steady, jumps, _ = find_jumps(readings(HOUR, 0, 20 * S))
     assert steady == readings()
     told = pl.DataFrame({"a": [UNIX, UNIX + 2 * S + HOUR, UNIX + 4 * S + HOUR + 20 * S, None], "peer": [0, 0, 1, 0]})
     put = put_back_columns(told, jumps, "a")
@@ -54,13 +54,32 @@ def test_jumps_add_up() -> None:
 @pytest.mark.parametrize("by", [S // 2, -S // 2, -4 * S])
 def test_what_could_be_mistaken_is_left_alone(by: int) -> None:
     told = readings(0, by)
-    assert find_jumps(told) == (told, [])
+    steady, undone, [jump] = find_jumps(told)
+    assert (steady, undone) == (told, [])
+    assert (jump.by, jump.begin, jump.end) == (by, UNIX + S, UNIX + 2 * S)
+
+
+@pytest.mark.parametrize("by", [(30 * S, 60, -30 * S), (-30 * S, 60, 30 * S), (HOUR, 3, -HOUR)], ids=str)
+def test_what_was_taken_back_later_is_left_alone(by: tuple[int, int, int]) -> None:
+    """The second step cannot be undone, and the first one alone would leave the rest of the run wrong."""
+    first, seconds, back = by
+    told = readings(first, *[0] * seconds, back, lasted=7200)
+    steady, undone, left_alone = find_jumps(told)
+    assert (steady, undone) == (told, [])
+    assert [jump.by for jump in left_alone] == [first, back]
+
+
+def test_a_small_step_is_told_and_a_large_one_undone_all_the_same() -> None:
+    steady, undone, left_alone = find_jumps(readings(HOUR, S // 2))
+    assert [jump.by for jump in undone] == [HOUR]
+    assert [jump.by for jump in left_alone] == [S // 2]
+    assert steady == readings(0, S // 2)
 
 
 def test_no_clock_jumps_out_of_the_tables() -> None:
     told = [(0, -(2**61)), (1, 2**61), (2, -(2**61)), *((n, n % 2 * 10**12) for n in range(3, 1000))]
-    steady, jumps = find_jumps(told)
-    assert len(jumps) < 200
+    steady, jumps, _ = find_jumps(told)
+    assert jumps == []
     assert all(abs(unix) < 2**62 for _, unix in steady)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -53,17 +54,35 @@ def test_under_a_limit_one_line_tells(body: str, named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "status"), [("print('x'); return 3", 3), ("sys.exit(2)", 2), ("sys.exit('no')", 1), ("return 0", 0)]
+    ("body", "status", "told"),
+    [("print('x'); return 3", 3, ""), ("sys.exit(2)", 2, ""), ("sys.exit('no')", 1, "no\n"), ("return 0", 0, "")],
 )
-def test_under_a_limit_a_command_ends_as_ever(body: str, status: int) -> None:
+def test_under_a_limit_a_command_ends_as_ever(body: str, status: int, told: str) -> None:
     done = run_limited(body)
-    assert (done.returncode, done.stderr) == (status, "")
+    assert (done.returncode, done.stderr) == (status, told)
     assert done.stdout == ("x\n" if "print" in body else "")
 
 
-def test_a_signal_to_the_command_reaches_what_works() -> None:
-    done = run_limited("os.kill(os.getppid(), signal.SIGTERM); time.sleep(50); return 0")
-    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
+def test_under_a_limit_what_memory_is_no_reason_for_is_told_as_it_is() -> None:
+    done = run_limited("raise KeyError('bug')")
+    assert done.returncode == 1
+    assert done.stderr.endswith("KeyError: 'bug'\n")
+    assert "want of memory" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_command_reaches_what_works(number: signal.Signals) -> None:
+    body = (
+        f"signal.signal(signal.SIGINT, signal.SIG_DFL); os.kill(os.getppid(), {int(number)}); time.sleep(50); return 0"
+    )
+    done = run_limited(body)
+    assert (done.returncode, done.stderr) == (128 + number, "")
+
+
+def test_a_command_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    """What works ends with it: else the pipes stay open, and this does not return."""
+    done = run_limited("os.kill(os.getppid(), signal.SIGKILL); time.sleep(50); return 0")
+    assert done.returncode == -signal.SIGKILL
 
 
 def test_without_a_limit_nothing_is_forked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

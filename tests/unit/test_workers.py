@@ -106,7 +106,10 @@ def test_the_bar_is_for_long_reads_on_a_terminal(
 def test_no_worker_outlives_who_forked_it() -> None:
     """One that is killed, as when memory is exhausted, cannot tell its workers."""
     script = _SCRIPT.replace("print(*outcome())", "print(outcome()[1], flush=True); os.kill(os.getpid(), 9)")
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    # A worker that goes on holds the pipes open, and this would wait for ever.
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     worker, deadline = Path("/proc", done.stdout.strip()), time.monotonic() + 10
     while worker.exists() and "(zombie)" not in (worker / "status").read_text():

@@ -208,6 +208,7 @@ def facts_of(world: World, rank: Rank) -> dict[str, Any]:
         "schedule": {"wait": 5, "warmup": 2, "active": 5, "repeat": 1},
         "boundaries": world.steps,
         "drained_unix_ns": local(world, rank, rank.end),
+        "zones_left_off": False,
         "peak_resident_bytes": 300_000_000 + rank.number,
         "own_cost": {
             "ns_per_zone": 500.0,
