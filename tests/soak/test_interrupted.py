@@ -1,4 +1,4 @@
-"""Launches that are told to end at any moment, and many in a row: no process stays behind, and what was recorded is whole.
+"""Launches that are told to end at any moment, and many in a row: no process is left, and what was recorded is whole.
 
 DISTPROF_SOAK_LAUNCHES says how many there are in a row; 200 by default, which takes about half an hour.
 """
