@@ -249,8 +249,12 @@ class Agent:
             self._probes.sample()
         return done
 
-    def _drain(self, patience_s: float = 0.0) -> bool:
-        """Read the flight recorder; False where that is left off, or another thread is at it for longer than that."""
+    def _drain(self, patience_s: float = 0.0, *, models: bool = True) -> bool:
+        """Read the flight recorder; False where that is left off, or another thread is at it for longer than that.
+
+        Args:
+            models: ask DDP models for their buckets, too; while one waits in backward, it does not answer.
+        """
         recorder = self._collectives
         if recorder is None or not self._draining.acquire(timeout=patience_s):
             return False
@@ -259,7 +263,7 @@ class Agent:
             self.facts.add_groups(process_groups())
             recorder.drain(begin)
             recorder.charge(now() - begin)
-            for model, row in list(self._ddp.items()):
+            for model, row in list(self._ddp.items()) if models else ():
                 if row["bucket_bytes"] is None:
                     row.update(ddp_buckets(model))
             self.facts.set(drained_unix_ns=moment)
@@ -348,7 +352,7 @@ class Agent:
             pause = min(SOON_S if self._last_words.told else _FLUSH_EVERY_S, 2 * pause)
             if now() - self._last_boundary > _STALLED_NS:  # it may be killed before it comes to a boundary again
                 self._last_boundary = now()
-                self._drain()
+                self._drain(models=False)
 
     def _write(self) -> bool:
         try:
