@@ -70,8 +70,9 @@ def test_the_disk_is_full_in_the_middle_of_the_export(
         assert all("The training is not affected" in line for line in told)
         left = sorted(path.name for path in (disk / "run").rglob("*") if path.name.endswith(".tmp"))
         result, run = build(done.run), done.run
+    said = " ".join(told).replace(f"{tmp_path}/", "")
     tell(
-        f"room for {share:.0%} of a trace of {trace_bytes >> 10} KiB: {' '.join(told)}\n"
+        f"room for {share:.0%} of a trace of {trace_bytes >> 10} KiB: {said}\n"
         f"  the report has {run.tables.steps.height} steps, and {run.tables.events.height} of "
         f"{whole.run.tables.events.height} events; {len(left)} temporary files left"
     )
