@@ -2,7 +2,7 @@
 
 A rank reads its monotonic clock, which nobody sets, and its Unix clock together each second. Where the one went on by
 less than the other was set by, no time before and no time after can be mistaken for the other, and what was recorded
-in Unix time is put back like the zones. Smaller steps are left to the alignment of clocks, which tells them.
+in Unix time is put back like the zones. Smaller steps, and all where one of them cannot be undone, are only told.
 """
 
 from __future__ import annotations
