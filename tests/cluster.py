@@ -63,6 +63,21 @@ class Cluster:
         assert states, job_id
         return next((state for state in states if state not in _ENDED), states[0])
 
+    def fail(self, node: str) -> None:
+        """Take a node for broken, as a cluster does that no longer hears of it."""
+        done = self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=broken")
+        assert done.returncode == 0, done.stderr
+
+    def repair(self, node: str) -> None:
+        """Take it back. It may have told the cluster by itself that it is well; resuming it is refused then."""
+
+        def state() -> str:
+            return self.run("sinfo", "--noheader", "--nodes", node, "--format", "%T").stdout.split()[0]
+
+        if state().startswith("down"):
+            self.run("scontrol", "update", f"nodename={node}", "state=resume")
+        wait_until(lambda: state() in ("idle", "mixed", "allocated"), 60, state)
+
     def wait_for_end(self, job_id: str, within_s: float = 180) -> str:
         """Wait until a job is over; its state."""
         wait_until(lambda: self.state(job_id) in _ENDED, within_s, job_id)

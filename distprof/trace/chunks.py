@@ -26,7 +26,7 @@ _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _EXECUTION_TRACE = re.compile(rb'"schema"\s*:\s*"[^"]*"[^{}]*"nodes"\s*:\s*\[')
 # An event follows another one; the key tells it from an object inside an event.
 _NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*(?:"(?:ph|name|cat|ts|dur|pid|tid|args|id|s|bp)"\s*:|"?\w*"?\s*\Z))')
-_CLOSING = re.compile(rb'\](?=\s*(?:,\s*"[^"]{1,200}"\s*:|\}\s*(?:\Z|\{)))')
+_CLOSING = re.compile(rb'\](?=\s*(?:,\s*"[^"]{1,200}"\s*:|\}\s*(?:\Z|\{)|\Z))')
 _GOES_ON = re.compile(rb"\s*,\s*\{")  # after a bracket that closes nothing
 _LEADING = re.compile(rb"\s*,?")
 _PHASE = re.compile(rb'"ph"\s*:')
@@ -128,8 +128,13 @@ class EventChunks(Generic[Event]):
             self._place += taken
             pending = pending[taken:]
             if self._closed:
-                self._end(pending, blocks)
-                return
+                pending += next(blocks, b"")
+                if not self._goes_on_after_all(pending):
+                    self._end(pending, blocks)
+                    return
+                self._closed = False
+                self.repaired += 1
+                self._note_broken(0)
             if len(pending) > _LONGEST_EVENT:
                 raise NoTraceError(f"an event at byte {self._place} is longer than {_LONGEST_EVENT >> 20} MiB")
 
@@ -175,10 +180,7 @@ class EventChunks(Generic[Event]):
                 end = _end_of_list(text[:cut], error)
                 if end is not None:
                     yield self._counted(self._chunk(text[:end]))
-                    self._closed = _GOES_ON.match(text, end + 1) is None
-                    if not self._closed:
-                        self.repaired += 1
-                        self._note_broken(end)
+                    self._closed = True
                     return end + 1
                 if "truncated" not in str(error):
                     break  # what is broken is no cut at a wrong place
@@ -205,9 +207,7 @@ class EventChunks(Generic[Event]):
 
     def _salvage(self, text: bytes, *, last: bool) -> Generator[Chunk[Event], None, int]:
         """Like `_take`, with events one by one. If `last`, a list that does not end is cut."""
-        borders = list(_NEXT.finditer(text))
-        starts = [0, *(border.end() for border in borders)]
-        ends = [*(border.start() + 1 for border in borders), len(text)]
+        starts, ends = _pieces(text)
         index = 0
         while index < len(starts):
             stop = min(index + _TOGETHER, len(starts))
@@ -278,8 +278,24 @@ class EventChunks(Generic[Event]):
 
     def _goes_on(self, text: bytes, starts: list[int], ends: list[int], index: int) -> bool:
         """Whether whole events come after an unfinished piece: then it is broken, and not where the writing ended."""
-        later = (text[start:end] for start, end in zip(starts[index + 1 :], ends[index + 1 :], strict=True))
-        return any(_PHASE.search(piece) and self._event(piece)[0] is not None for piece in later)
+        for later in range(index + 1, len(starts)):
+            pieces = _pieces_of_event(text, starts, ends, later) or 1
+            event = text[starts[later] : ends[later + pieces - 1]]
+            if _PHASE.search(event) and self._event(event)[0] is not None:
+                return True
+        return False
+
+    def _goes_on_after_all(self, rest: bytes) -> bool:
+        """Whether events follow what seemed to be the list's end: a bracket too many, and not the rest of a trace."""
+        if _GOES_ON.match(rest):
+            return True
+        if _LIST.search(rest) or rest.lstrip()[:1] in (b"", b"["):
+            return False  # the end of the file, or another trace
+        try:
+            msgspec.json.decode(b'{"traceEvents":[]' + rest)
+        except _BROKEN as error:
+            return "truncated" not in str(error) and self._goes_on(rest, *_pieces(rest), 0)
+        return False
 
     def _note_broken(self, offset: int) -> None:
         if self.first_broken is None:
@@ -305,6 +321,12 @@ def _boundaries(text: bytes) -> list[int]:
         if found or begin == 0:
             return [match.start() + 1 for match in reversed(found)]
         begin = max(0, begin - (len(text) - begin))
+
+
+def _pieces(text: bytes) -> tuple[list[int], list[int]]:
+    """Where pieces that look like events begin, and where they end."""
+    borders = list(_NEXT.finditer(text))
+    return [0, *(border.end() for border in borders)], [*(border.start() + 1 for border in borders), len(text)]
 
 
 def _pieces_of_event(text: bytes, starts: list[int], ends: list[int], index: int) -> int | None:

@@ -66,10 +66,9 @@ def ended(slurm: Cluster) -> Ended:
     time.sleep(1.5)  # up to a second of zones is lost
     slurm.batch("--partition", "high", "--nodelist", PREEMPTED_ON, "--exclusive", "--wrap", "true")
     slurm.run("scancel", jobs.cancelled.job_id)
-    node = ("scontrol", "update", f"nodename={FAILED_NODE}")
-    assert slurm.run(*node, "state=down", "reason=broken").returncode == 0
+    slurm.fail(FAILED_NODE)
     wait_until(lambda: slurm.state(jobs.on_failed_node.job_id) != "RUNNING", 30, jobs.on_failed_node.log)
-    assert slurm.run(*node, "state=resume").returncode == 0
+    slurm.repair(FAILED_NODE)
     return jobs
 
 

@@ -177,6 +177,26 @@ def test_a_bracket_too_many(path: Path, place: int) -> None:
     assert (chunks.repaired, chunks.dropped) == (place < 20, 0)
 
 
+@pytest.mark.parametrize("blocks", [200, 1 << 20])
+@pytest.mark.parametrize("brackets", ["}]", "}]}"])
+@pytest.mark.parametrize("form", ["object", "list"])
+@pytest.mark.parametrize("place", [0, 5, 18])
+def test_an_event_that_seems_to_end_the_list(
+    path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, brackets: str, form: str, place: int
+) -> None:
+    for where in (module, inflate):
+        monkeypatch.setattr(where, "BLOCK", blocks)
+    names = [f"event {number}" for number in range(20)]
+    events = [json.dumps({"ph": "X", "name": name, "ts": 1.5}) for name in names]
+    events[place] = events[place].replace('"X"', '"X"' + brackets)
+    path.write_text(FORMS[form][0](*events))
+    found, chunks = read(path)
+    assert [name for name in found if name] == names[:place] + names[place + 1 :]
+    assert (chunks.repaired, chunks.dropped) == (1, 1)
+    assert chunks.first_broken == path.read_text().index(brackets) + 2
+    assert ("displayTimeUnit" in json.loads(chunks.header)) == (form == "object")
+
+
 def test_mending_leaves_valid_json_as_it_is() -> None:
     for event in (plain("a"), plain('say \\"hello\\"'), plain("C:\\\\dir\\\\")):
         assert json.loads(repaired(event.encode()) or b"") == json.loads(event)

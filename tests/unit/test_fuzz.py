@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import distprof
@@ -63,6 +63,7 @@ def text_of(shared: Path, name: str) -> bytes:
 
 @settings(FUZZ, max_examples=150)
 @given(changes=st.lists(CHANGES, min_size=1, max_size=4))
+@example(changes=[(0.5625, ("insert", b"}")), (0.5625, ("insert", b"]"))])
 def test_changed_text(shared: Path, changes: list[tuple[float, tuple[str, Any]]]) -> None:
     data = text_of(shared, SMALL)
     begin = data.index(b'"traceEvents"') + 20
