@@ -31,9 +31,11 @@ coverage: $(STAMP) $(PEERS) ## which lines of distprof the tests run, in every p
 	$(BIN)/coverage report
 
 # What depends on time: threads, sockets, signals and children that hang, and whatever measures. Launches are shared by a
-# process's tests, so these begin anew in each round; a round takes seven minutes. `make flaky FLAKY=tests/...` takes others.
+# process's tests, so these begin anew in each round. `make flaky-threads FLAKY=tests/...` takes others.
 FLAKY ?= $(patsubst %,tests/unit/test_%.py,cli_timeline doctor experiment_core experiment_trial probes recorder submit \
 	window workers)
+FLAKY_LAUNCHES ?= tests/scenarios $(patsubst %,tests/integration/test_%.py,clocks experiments sweep training_cases \
+	frameworks launch)
 ROUNDS ?= 20
 FLAKY_FOUND := benchmarks/soak/flaky.txt
 .PHONY: flaky-threads flaky-launches
@@ -42,13 +44,14 @@ flaky-threads: $(STAMP)
 	$(BIN)/pytest $(FLAKY) -m "not soak" --count $(ROUNDS) --exitfirst --quiet --no-header
 flaky-launches: $(STAMP)
 	@echo 'make flaky-launches' > $(FLAKY_FOUND)
-	for round in $$(seq $(ROUNDS)); do \
-	$(BIN)/pytest -m "timing and not soak" --quiet --no-header >> $(FLAKY_FOUND) || failed=1; \
-	done; tail -n 3 $(FLAKY_FOUND); exit $${failed:-0}
+	for tests in $(FLAKY_LAUNCHES); do for round in $$(seq $(ROUNDS)); do \
+	echo "$$tests, round $$round" >> $(FLAKY_FOUND); \
+	$(BIN)/pytest $$tests -m "timing and not soak" --quiet --no-header >> $(FLAKY_FOUND) || failed=1; \
+	done; done; exit $${failed:-0}
 
 # docs/testing.md says which mutants survive, and why. All are 4000; what was done is kept in mutants/.
 MUTATE ?=
-mutation: $(STAMP) $(MUTATION) ## change the code of intervals, clocks and lateness, and see which changes no test notices
+mutation: $(STAMP) $(MUTATION) ## change the code of intervals, clocks, waits and lateness, and see which changes no test notices
 	.venv-mutation/bin/mutmut run --max-children 2 $(if $(MUTATE),'$(MUTATE)')
 	.venv-mutation/bin/mutmut results
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 import distprof
 from distprof.pipeline import build
 from distprof.result import Result
+from tests.cluster import wait_until
 from tests.launches import ROOT, Launched, launch
 
 pytestmark = [pytest.mark.launch, pytest.mark.timing]
@@ -60,13 +60,13 @@ def test_a_hung_training_can_be_stopped_and_reported(tmp_path: Path, shared: Pat
     process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         folder = tmp_path / "run" / "attempt0"
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and len(list(folder.glob("*.zones.jsonl"))) < 2:
-            time.sleep(0.1)
-        time.sleep(3)
-        running = build(distprof.load(tmp_path / "run"))  # a report can be made meanwhile, from outside
-        assert [row.status for row in running.ranks] == ["partial", "partial"]
-        assert running.steps.per_rank[0].first is not None
+        wait_until(lambda: len(list(folder.glob("*.zones.jsonl"))) == 2, 60, "no zones")
+
+        def running() -> Result:
+            return build(distprof.load(tmp_path / "run"))  # a report can be made meanwhile, from outside
+
+        wait_until(lambda: running().steps.per_rank[0].first is not None, 60, running)
+        assert [row.status for row in running().ranks] == ["partial", "partial"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) != 0
     finally:

@@ -17,6 +17,7 @@ from distprof.trace.loaded import Run
 from tests.launches import EXAMPLES, ROOT, Launched, launch
 
 SCRIPTS = ROOT / "tests" / "scripts"
+SAMPLE_MS = 10  # what a sample of `data_stall_case` sleeps at least
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def slow_backward(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
 
 @pytest.fixture(scope="session")
 def uneven_batches(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
-    return _run(tmp_path_factory, "uneven_batches", "--nproc", "4", str(EXAMPLES / "uneven_batches.py"))
+    long = ("--tokens", "96")  # work cannot be made longer than the noise by sleeping
+    return _run(tmp_path_factory, "uneven_batches", "--nproc", "4", str(EXAMPLES / "uneven_batches.py"), *long)
 
 
 @pytest.fixture(scope="session")
@@ -125,7 +127,7 @@ def straggler_case(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> di
 
 @pytest.fixture(scope="session")
 def data_stall_case(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> dict[str, Scenario]:
-    """`train_data_stall` with each way of loading that its README names."""
+    """`train_data_stall` with each way of loading that its README names; samples take longer than the noise."""
     script = str(shared / "cases" / "train_data_stall" / "train.py")
     settings = {
         "no workers": {"NW": "0"},
@@ -133,5 +135,6 @@ def data_stall_case(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> d
         "spawned": {"NW": "1", "START": "spawn"},
     }
     return {
-        name: _run(tmp_path_factory, "data_stall", "--nproc", "2", script, env=env) for name, env in settings.items()
+        name: _run(tmp_path_factory, "data_stall", "--nproc", "2", script, env={"DATA_MS": str(SAMPLE_MS), **env})
+        for name, env in settings.items()
     }

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from distprof.result import Result
-from tests.scenarios.conftest import Scenario
+from tests.scenarios.conftest import SAMPLE_MS, Scenario
 
 pytestmark = [pytest.mark.launch, pytest.mark.timing]
 
-SAMPLES_MS = 8 * 3.0  # what one batch of the slow dataset sleeps at least
+SAMPLES_MS = 8 * SAMPLE_MS  # what one batch of the slow dataset sleeps at least
 
 
 @pytest.mark.parametrize(("planted", "rank"), [("rank 1", 1), ("rank 0", 0)])

@@ -177,15 +177,17 @@ def test_a_bracket_too_many(path: Path, place: int) -> None:
     assert (chunks.repaired, chunks.dropped) == (place < 20, 0)
 
 
-@pytest.mark.parametrize("blocks", [200, 1 << 20])
+@pytest.fixture(params=["small blocks", "one block"])
+def any_blocks(request: pytest.FixtureRequest) -> None:
+    if request.param == "small blocks":
+        request.getfixturevalue("small_blocks")
+
+
+@pytest.mark.usefixtures("any_blocks")
 @pytest.mark.parametrize("brackets", ["}]", "}]}"])
 @pytest.mark.parametrize("form", ["object", "list"])
 @pytest.mark.parametrize("place", [0, 5, 18])
-def test_an_event_that_seems_to_end_the_list(
-    path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, brackets: str, form: str, place: int
-) -> None:
-    for where in (module, inflate):
-        monkeypatch.setattr(where, "BLOCK", blocks)
+def test_an_event_that_seems_to_end_the_list(path: Path, brackets: str, form: str, place: int) -> None:
     names = [f"event {number}" for number in range(20)]
     events = [json.dumps({"ph": "X", "name": name, "ts": 1.5}) for name in names]
     events[place] = events[place].replace('"X"', '"X"' + brackets)
