@@ -2,7 +2,8 @@
 
 A rank reads its monotonic clock, which nobody sets, and its Unix clock together each second. Where the one went on by
 less than the other was set by, no time before and no time after can be mistaken for the other, and what was recorded
-in Unix time is put back like the zones. Smaller steps, and all where one of them cannot be undone, are only told.
+in Unix time is put back like the zones. Smaller steps are only told, and all of them where one cannot be undone, or
+where they go both ways: times of between may then lie before or after all others.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ def find_jumps(
 ) -> tuple[list[tuple[int, int]], list[Jump], list[Jump]]:
     """Readings of a clock as if nobody had set it, the jumps that were undone, and those that were left alone.
 
-    A jump that cannot be undone may be what took another one back, so that then none is.
+    Undone are all that are longer than what passed between their readings, or none of them.
 
     Args:
         readings: (monotonic, Unix) ns, in any order.
     """
     ordered = sorted(readings)
-    steady, jumps, small, total = ordered[:1], list[Jump](), list[Jump](), 0
+    steady, jumps, ambiguous, total = ordered[:1], list[Jump](), list[Jump](), 0
     lasted = ordered[-1][0] - ordered[0][0] if ordered else 0
     all_undone = True
     for (before, unix), (after, unix_after) in pairwise(ordered):
@@ -61,16 +62,17 @@ def find_jumps(
             latest_after = end + ordered[-1][0] - after + by
             jump = Jump(by, begin, end, cut=end if by > 0 else (steady[0][1] + latest_after) // 2)
             if abs(by) <= gap:
-                small.append(jump)
+                ambiguous.append(jump)
             else:
                 jumps.append(jump)
                 total += by
                 told_apart = by > 0 or -by > lasted  # else times of before come again
                 all_undone = all_undone and told_apart and abs(total) < _MOST_NS and len(jumps) <= _MOST_JUMPS
         steady.append((after, unix_after - total))
-    if not all_undone:
-        return ordered, [], sorted([*jumps, *small], key=lambda jump: jump.begin)
-    return steady, jumps, small
+    one_way = len({jump.by > 0 for jump in jumps}) < 2
+    if not (all_undone and one_way):
+        return ordered, [], sorted([*jumps, *ambiguous], key=lambda jump: jump.begin)
+    return steady, jumps, ambiguous
 
 
 def put_back(jumps: Sequence[Jump], time: int) -> int:

@@ -291,8 +291,10 @@ def _with_times_put_back(facts: dict[str, Any], jumps: Sequence[Jump]) -> dict[s
     def back(values: dict[str, Any], *names: str) -> dict[str, Any]:
         return {**values, **{name: put_back(jumps, values[name]) for name in names if values.get(name) is not None}}
 
+    told = facts.get("told")
     windows = [back(window, "start_unix_ns", "end_unix_ns") for window in facts["windows"]]
-    return back({**facts, "windows": windows}, "drained_unix_ns")
+    put = {"windows": windows, "told": told and back(told, "unix_ns")}
+    return back({**facts, **put}, "started_unix_ns", "ended_unix_ns", "drained_unix_ns")
 
 
 def _windows_in_jumps(facts: dict[str, Any], jumps: Sequence[Jump]) -> set[int]:

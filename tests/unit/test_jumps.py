@@ -7,6 +7,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import distprof
 from distprof.pipeline import build
@@ -59,14 +61,31 @@ def test_what_could_be_mistaken_is_left_alone(by: int) -> None:
     assert (jump.by, jump.begin, jump.end) == (by, UNIX + S, UNIX + 2 * S)
 
 
-@pytest.mark.parametrize("by", [(30 * S, 60, -30 * S), (-30 * S, 60, 30 * S), (HOUR, 3, -HOUR)], ids=str)
-def test_what_was_taken_back_later_is_left_alone(by: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("lasted", [100, 7200])
+@pytest.mark.parametrize("by", [(30 * S, 60, -30 * S), (-HOUR, 60, HOUR), (HOUR, 3, -HOUR), (2 * S, 3, -HOUR)], ids=str)
+def test_what_was_taken_back_later_is_left_alone(by: tuple[int, int, int], lasted: int) -> None:
     """The second step cannot be undone, and the first one alone would leave the rest of the run wrong."""
     first, seconds, back = by
-    told = readings(first, *[0] * seconds, back, lasted=7200)
+    told = readings(first, *[0] * seconds, back, lasted=lasted)
     steady, undone, left_alone = find_jumps(told)
     assert (steady, undone) == (told, [])
     assert [jump.by for jump in left_alone] == [first, back]
+
+
+STEPS = st.one_of(st.integers(-2000, 2000), st.integers(-8, 8)).map(lambda fifths: fifths * S // 5)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), STEPS), max_size=4), st.lists(st.integers(0, 1000)))
+def test_what_is_undone_is_right_at_every_moment(steps: list[tuple[int, int]], moments: list[int]) -> None:
+    """Steps of some s, each half a second before a reading of a run of 100 s; moments are tenths of a second."""
+
+    def clock(moment: int) -> int:
+        return UNIX + moment + sum(by for second, by in steps if moment >= second * S + S // 2)
+
+    _, undone, left_alone = find_jumps([(second * S, clock(second * S)) for second in range(101)])
+    for tenths in moments if undone and not left_alone else ():
+        moment = tenths * S // 10
+        assert put_back(undone, clock(moment)) == UNIX + moment
 
 
 def test_a_small_step_is_told_and_a_large_one_undone_all_the_same() -> None:
