@@ -109,7 +109,7 @@ class Agent:
         self._ddp: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         self._loaders: set[str] = set()
         self._models: set[tuple[str, bool]] = set()
-        self._makes_ddp = False
+        self._ddp_is_coming = False
         self._watch_plain_modules: Callable[[], None] | None = None if config.only_steps else watch_plain_modules
         self._boundaries = Boundaries()
         self._started = self._last_boundary = now()
@@ -221,10 +221,18 @@ class Agent:
     def _without_boundary(self, moment: int) -> None:
         """What a script gets while it has shown no step boundary: by time, after its zones."""
         waited = moment - self._started
-        if waited >= _PLAIN_MODULES_AFTER_NS:
-            if not self._makes_ddp:  # it is about to be called, however long its first batch takes
+        if waited < _PLAIN_MODULES_AFTER_NS:
+            return
+        try:
+            if not self._ddp_is_coming:  # it is about to be called, however long its first batch takes
                 self._forwards_are_seen()
             self._window_does(lambda window: window.by_time(waited))
+        except Exception as error:
+            if self.zones is not None:
+                self.zones.pulse = None
+            if is_the_scripts(error):
+                raise
+            self.problem("recording without step boundaries", error)
 
     def _forwards_are_seen(self) -> None:
         watch, self._watch_plain_modules = self._watch_plain_modules, None
@@ -239,7 +247,8 @@ class Agent:
             done = what(window)
         except Exception as error:
             self._window = None
-            window.discard()
+            with suppress(Exception):  # what failed once may fail again
+                window.discard()
             if is_the_scripts(error):
                 raise
             self.problem("recording a Kineto window", error)
@@ -316,7 +325,7 @@ class Agent:
 
     def makes_ddp(self, whether: bool) -> None:
         """The script makes a DDP model, in which the ranks meet; or it failed to."""
-        self._makes_ddp = whether
+        self._ddp_is_coming = whether or len(self._ddp) > 0
 
     def saw_ddp(self, name: str, model: Any) -> None:
         """Note a DDP model's settings, and that its device is the rank's."""

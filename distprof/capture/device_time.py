@@ -26,7 +26,7 @@ class DeviceTimer:
     Attributes:
         rows: (zone, start, device ns) each, flat; start is the zone's on the host's monotonic clock.
         lost: zones whose events were never passed in time.
-        failure: what the device answered when an event could not be recorded; from then on none is.
+        failure: what the device answered when an event could not be recorded or read; from then on none is.
     """
 
     def __init__(self, new_event: Callable[[], Any], may_record: Callable[[], bool]) -> None:
@@ -40,9 +40,11 @@ class DeviceTimer:
 
     def mark(self) -> Any | None:
         """An event recorded on the current stream now; None in the capture of a graph."""
-        if self.failure is not None or not self._may_record():
+        if self.failure is not None:
             return None
         try:
+            if not self._may_record():
+                return None
             event = self._pool.pop() if self._pool else self._new_event()
             event.record()
         except Exception as error:
@@ -62,10 +64,15 @@ class DeviceTimer:
 
     def collect(self) -> None:
         """Read the events that the device has passed; never waits for it."""
-        while self._pending and self._pending[0][3].query():
-            zone, start, began, ended = self._pending.popleft()
-            self.rows.extend((zone, start, int(began.elapsed_time(ended) * 1e6)))
-            self._pool += (began, ended)
+        if self.failure is not None:
+            return
+        try:
+            while self._pending and self._pending[0][3].query():
+                zone, start, began, ended = self._pending.popleft()
+                self.rows.extend((zone, start, int(began.elapsed_time(ended) * 1e6)))
+                self._pool += (began, ended)
+        except Exception as error:
+            self.failure = error
 
 
 def device_timer(device: str) -> DeviceTimer | None:

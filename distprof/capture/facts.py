@@ -106,4 +106,8 @@ class Facts:
         with self._writing:
             if self._dirty:
                 self._dirty = False
-                write_json(self._files.facts, self.values)
+                try:
+                    write_json(self._files.facts, self.values)
+                except BaseException:
+                    self._dirty = True
+                    raise

@@ -27,7 +27,7 @@ _NEVER = 1 << 62
 # How long a stop waits for the script's collectives to end; at a boundary it is put off to the next one instead.
 _PATIENCE_S = 1.0
 _PATIENCE_AT_BOUNDARY_S = 0.2
-# What stands after the events of a trace is shorter, with its own path.
+# More than what Kineto writes after the events, the trace's own path included.
 _TAIL_BYTES = 16384
 # Bytes of an uncompressed trace per event: 250 to 330 on CPU traces; what --record adds is not foreseen.
 _BYTES_PER_EVENT = 350
@@ -159,11 +159,13 @@ class Window:
             self._profiler.__enter__()
 
     def _stop(self) -> Any:
-        self._end_annotation()
-        settled(_PATIENCE_S)
         profiler, self._profiler = self._profiler, None
-        with self._others.ours():
-            profiler.__exit__(None, None, None)
+        try:
+            self._end_annotation()
+            settled(_PATIENCE_S)
+        finally:  # it is stopped all the same
+            with self._others.ours():
+                profiler.__exit__(None, None, None)
         return profiler
 
     def _end_probe(self) -> None:

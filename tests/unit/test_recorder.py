@@ -6,6 +6,8 @@ import json
 import resource
 from pathlib import Path
 
+import pytest
+
 from distprof.capture.device_time import DeviceTimer
 from distprof.capture.zones import ZoneRecorder, now
 from distprof.run.files import Stream
@@ -88,6 +90,21 @@ def test_nothing_is_recorded_into_a_graph() -> None:
     timer.zone(0, 1000, mark)
     Event.passed_until = 1e9
     timer.collect()
+    assert list(timer.rows) == []
+
+
+@pytest.mark.parametrize("fails", ["may_record", "record", "query"])
+def test_a_device_that_answers_with_an_error_costs_its_times_alone(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> bool:
+        raise RuntimeError("the device is lost")
+
+    if fails != "may_record":
+        monkeypatch.setattr(Event, fails, refuse)
+    timer = DeviceTimer(Event, may_record=refuse if fails == "may_record" else lambda: True)
+    timer.zone(0, 1000, timer.mark())
+    timer.collect()
+    assert str(timer.failure) == "the device is lost"
+    assert timer.mark() is None
     assert list(timer.rows) == []
 
 
