@@ -23,7 +23,7 @@ _ENDED = b"."
 _MOST_TOLD = 200
 _KILLED = 128  # and the signal's number, as shells tell it
 _HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_ENDED_BY_OTHERS = (*_HANDED_ON, signal.SIGPIPE)
+_NOT_FOR_WANT_OF_MEMORY = (*_HANDED_ON, signal.SIGPIPE)
 
 
 def address_space() -> int | None:
@@ -35,14 +35,15 @@ def address_space() -> int | None:
 def with_memory_told(prog: str, run: Callable[[], int]) -> int:
     """Run a command; its exit status is returned, and 1 with one line if it ran out of memory."""
     limit = address_space()
-    if limit is None:
+    forked = None if limit is None else _in_fork(run)
+    if limit is None or forked is None:
         try:
             return run()
         except (MemoryError, OSError) as error:
             if not _lacks_memory(error):
                 raise
             return _tell(prog, "memory is exhausted", "run it where more is free")
-    status, why = _in_fork(run)
+    status, why = forked
     if why is None:
         return status
     what = f"it failed{why} in an address space that is limited to {limit / 1e6:.0f} MB, most likely for want of memory"
@@ -55,14 +56,24 @@ def _tell(prog: str, what: str, remedy: str) -> int:
     return _FAILED
 
 
-def _in_fork(run: Callable[[], int]) -> tuple[int, str | None]:
-    """The exit status of `run` in a fork, and None; where it came to no end, why, as far as that is known."""
+def _in_fork(run: Callable[[], int]) -> tuple[int, str | None] | None:
+    """The exit status of `run` in a fork, and None; where it came to no end, why, as far as that is known.
+
+    None in all: nothing can be forked.
+    """
     heard, tells = os.pipe()
     told = b""
+    parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)  # one that comes before it can be handed on
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(heard)
+        os.close(tells)
+        return None
     if child == 0:
-        end_with_parent()
+        end_with_parent(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(heard)
         os._exit(_end_of(run, tells))
@@ -85,7 +96,7 @@ def _in_fork(run: Callable[[], int]) -> tuple[int, str | None]:
             signal.signal(number, handler)
     if told == _ENDED:
         return status, None
-    if -status in _ENDED_BY_OTHERS:
+    if -status in _NOT_FOR_WANT_OF_MEMORY:
         return _KILLED - status, None
     return status, f" ({told.decode(errors='replace')})" if told else ""
 
@@ -104,10 +115,15 @@ def _end_of(run: Callable[[], int], tells: int) -> int:
                 raise
             traceback.print_exc()
             status = _FAILED
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # nobody reads it any more
                 stream.flush()
         os.write(tells, _ENDED)
+    except KeyboardInterrupt:  # the terminal's, or the one that is handed on, after `run` had ended by the other
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)
+        os.write(tells, _ENDED)
+        return _KILLED + signal.SIGINT
     except BaseException as error:  # what lacks memory raises many things, some of which are no Exception
         text = ": ".join(filter(None, (type(error).__name__, *str(error).strip().splitlines()[:1])))
         os.write(tells, text.encode(errors="replace")[:_MOST_TOLD])
@@ -119,5 +135,7 @@ def _lacks_memory(error: Exception) -> bool:
     """Whether this is what Python and its libraries raise when they get no memory."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
+    if isinstance(error, ModuleNotFoundError):
+        return False
     # Libraries that cannot be loaded; threads that have no room for their stack.
     return isinstance(error, (MemoryError, ImportError, SystemError)) or "can't start new thread" in str(error)

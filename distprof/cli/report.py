@@ -75,7 +75,10 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         if error.errno == errno.ENOMEM:
             raise
-        parser.error(f"{error.filename or 'standard output'} cannot be read or written ({error.strerror})")
+        written = error.errno in (errno.ENOSPC, errno.EPIPE, errno.EIO)
+        where = error.filename or ("standard output" if written else None)
+        what = "the report could not be made" if where is None else f"{where} cannot be read or written"
+        parser.error(f"{what} ({error.strerror})")
     return CONDITION_HOLDS if tell_failed(arguments.fail_if, result, result.not_observed) else 0
 
 

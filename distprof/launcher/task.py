@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 
+from distprof.run.processes import end_with_parent
 from distprof.run.scheduled import ANNOUNCING, SCHEDULED_VARIABLE, hold_announcements
 
 _HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *ANNOUNCING)
-_SET_PARENT_DEATH_SIGNAL = 1
 
 
 class LaunchFailed(RuntimeError):
@@ -70,7 +68,4 @@ class LaunchTask:
 def _before_it_begins(parent: int) -> None:
     """Hold back signals until it can handle them; and end with the parent, should it be killed: nobody else tells."""
     hold_announcements()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
+    end_with_parent(parent, signal.SIGTERM)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
+import os
 import signal
+import sys
 
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent() -> None:
-    """Be killed when who forked this process ends: one that was killed tells its children nothing."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Get a signal when the process that forked this one ends: one that was killed tells its children nothing.
+
+    Args:
+        parent: its pid, taken before the fork, since it may have ended meanwhile.
+        number: the signal.
+    """
+    if sys.platform == "linux":
+        import ctypes  # which is slow to import, and most commands fork nothing
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)

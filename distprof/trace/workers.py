@@ -7,6 +7,7 @@ none in which polars has computed: its pool of threads would be missing in the f
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from distprof.run.manifest import RunDirectoryError
+from distprof.run.processes import end_with_parent
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -75,7 +77,7 @@ def read_each(
 
     context = multiprocessing.get_context("fork")
     counter = context.Value("q", 0)
-    with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(counter,)) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(counter, os.getpid())) as pool:
         for future in [pool.submit(_in_worker, read, item) for item in items]:
             running = True
             while running:
@@ -90,12 +92,10 @@ def _can_fork() -> bool:
     return threading.active_count() == 1 and not computed
 
 
-def _begin(counter: Any) -> None:
+def _begin(counter: Any, parent: int) -> None:
     global _counter  # noqa: PLW0603 (what an initializer is for)
     _counter = counter
-    from distprof.run.processes import end_with_parent  # ctypes, which reading in one process does without
-
-    end_with_parent()  # else a worker would wait for its next item for ever
+    end_with_parent(parent)  # else a worker would wait for its next item for ever
 
 
 def _in_worker(read: Callable[[Item, Advance], Result], item: Item) -> Result:

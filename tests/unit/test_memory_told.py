@@ -64,10 +64,11 @@ def test_under_a_limit_a_command_ends_as_ever(body: str, status: int, told: str)
 
 
 def test_under_a_limit_what_memory_is_no_reason_for_is_told_as_it_is() -> None:
-    done = run_limited("raise KeyError('bug')")
-    assert done.returncode == 1
-    assert done.stderr.endswith("KeyError: 'bug'\n")
-    assert "want of memory" not in done.stderr
+    for body, told in (("raise KeyError('bug')", "KeyError: 'bug'"), ("import no", "No module named 'no'")):
+        done = run_limited(body)
+        assert done.returncode == 1
+        assert done.stderr.endswith(f"{told}\n")
+        assert "want of memory" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -75,6 +76,34 @@ def test_a_signal_to_the_command_reaches_what_works(number: signal.Signals) -> N
     by_default = f"signal.signal({int(number)}, signal.SIG_DFL)"  # nohup, for one, has them ignore it
     done = run_limited(f"{by_default}; os.kill(os.getppid(), {int(number)}); time.sleep(50); return 0")
     assert (done.returncode, done.stderr) == (128 + number, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("raise KeyboardInterrupt", 128 + signal.SIGINT),
+        ("sys.stdout.flush = lambda: os.kill(os.getpid(), signal.SIGINT); return 3", 3),
+    ],
+    ids=["at its end", "after its end"],
+)
+def test_a_second_interrupt_is_no_want_of_memory(body: str, status: int) -> None:
+    """A terminal interrupts both processes, and the one hands it on to the other."""
+    done = run_limited(f"signal.signal(signal.SIGINT, signal.default_int_handler); {body}")
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+def test_where_nothing_can_be_forked_the_command_runs_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(memory, "address_space", lambda: LIMIT)
+    monkeypatch.setattr(os, "fork", refused)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert with_memory_told("distprof merge", lambda: 3) == 3
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert capsys.readouterr().err == ""
 
 
 def test_a_command_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
