@@ -59,7 +59,8 @@ def _row(inputs: Inputs, rank: int, held_up: str | None) -> RankRow:
     facts, failure = tables.facts.get(rank), recording.failures.get(rank)
     if facts is None and rank in tables.ranks:
         why = failure or "its facts are lost or cannot be read; what else it recorded is used"
-        return RankRow(rank=rank, host=None, device=None, status="partial", reason=why)
+        reason = "; ".join(filter(None, (held_up, why)))
+        return RankRow(rank=rank, host=None, device=None, status="partial", reason=reason)
     if facts is None:
         reasons = (failure, recording.absent.get(rank))
         why = "; ".join(reason for reason in reasons if reason is not None)

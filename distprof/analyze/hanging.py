@@ -36,7 +36,7 @@ def hanging(tables: Tables, clock: Clock) -> dict[int, str]:
             "or lets no other thread run"
         )
     stopped = set(silent["rank"])
-    for behind, waiting, what, since in _held_up(tables, running, stopped):
+    for behind, waiting, what, since in _held_up(tables, running, writing, stopped):
         text = f"it has not come to {what}, in which {_ranks(waiting)} wait{'s' if len(waiting) == 1 else ''}"
         for rank in behind - stopped:
             texts.setdefault(rank, []).append(f"{text} for {_seconds(now - since)} s")
@@ -45,9 +45,11 @@ def hanging(tables: Tables, clock: Clock) -> dict[int, str]:
     return {rank: "; ".join(told) for rank, told in texts.items()}
 
 
-def _held_up(tables: Tables, running: set[int], silent: set[int]) -> Iterator[tuple[set[int], set[int], str, int]]:
+def _held_up(
+    tables: Tables, running: set[int], writing: set[int], silent: set[int]
+) -> Iterator[tuple[set[int], set[int], str, int]]:
     """For each group in which some hold up others: who has not come to its last collective, who waits in that, which it
-    is, and since when. Who does something else meanwhile does not wait."""
+    is, and since when. Who does something else does not wait; of ranks that write no zones it is not known."""
     drained = dict(tables.signs.select("rank", "drained").iter_rows())
     calls = tables.collectives.filter(~pl.col("kind").is_in(POINT_TO_POINT))
     names = {group.id: group.name for group in tables.groups}
@@ -65,7 +67,7 @@ def _held_up(tables: Tables, running: set[int], silent: set[int]) -> Iterator[tu
             for rank in members.get(group, set())
             if last.get(rank, -1) < top and (rank in silent or (drained.get(rank) or 0) > since + _BEHIND_NS)
         }
-        waiting = {rank for rank in set(at_top["rank"]) & running if latest.get(rank, 0) < since + _BEHIND_NS}
+        waiting = {rank for rank in set(at_top["rank"]) & writing if latest.get(rank, 0) < since + _BEHIND_NS}
         if late and waiting:
             what = f"{at_top['kind'][0]} {top} of group {names.get(group, group)}"
             yield late, waiting, what, since

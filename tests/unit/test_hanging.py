@@ -108,6 +108,13 @@ def test_a_rank_that_can_no_longer_write_is_not_taken_for_stopped(tables: Tables
     assert told(replace(silent, facts=cannot)) == {}
 
 
+def test_a_rank_whose_zones_are_not_written_is_not_said_to_wait(tables: Tables) -> None:
+    held = signs(without_last(tables, 1), written=[30, 31, 30], drained=[21, 22, 20])
+    texts = told(replace(held, facts={**held.facts, 0: {**held.facts[0], "zones_left_off": True}}))
+    assert 0 not in texts
+    assert "in which rank 2 waits" in texts[1]
+
+
 def test_a_rank_without_collectives_is_not_said_to_be_behind(tables: Tables) -> None:
     unread = replace(tables, collectives=tables.collectives.filter(pl.col("rank") != 1))
     assert told(signs(unread, written=[30, 31, 30], drained=[21, 35, 20])) == {}
