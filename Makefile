@@ -49,7 +49,7 @@ flaky-launches: $(STAMP)
 	$(BIN)/pytest $$tests -m "timing and not soak" --quiet --no-header >> $(FLAKY_FOUND) || failed=1; \
 	done; done; exit $${failed:-0}
 
-# docs/testing.md says which mutants survive, and why. All are 4000; what was done is kept in mutants/.
+# docs/testing.md says which mutants survive, and why. There are 4000 in all; what was done is kept in mutants/.
 MUTATE ?=
 mutation: $(STAMP) $(MUTATION) ## change the code of intervals, clocks, waits and lateness, and see which changes no test notices
 	.venv-mutation/bin/mutmut run --max-children 2 $(if $(MUTATE),'$(MUTATE)')
@@ -113,7 +113,7 @@ bench: $(STAMP) $(PEERS) ## the figures that README states; a quiet machine, hal
 screenshots: $(STAMP) ## photograph the report page for docs/; this needs Chromium
 	$(BIN)/python -m tools.screenshots
 
-audit: $(AUDIT) ## look the pinned dependencies up in databases of vulnerabilities; fails where none can be reached
+audit: $(AUDIT) ## check the pinned dependencies against vulnerability databases; fails where none can be reached
 	.venv-audit/bin/python tools/audit.py .venv-audit/bin/pip-audit
 
 $(AUDIT): constraints-audit.txt
