@@ -7,37 +7,29 @@ mended or left out. A trace is a JSON object with a list `traceEvents`, or that 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
+from distprof.trace.borders import BROKEN, before_tail, boundaries, closings, end_of_list, pieces_of, pieces_of_event
 from distprof.trace.inflate import BLOCK, Text, TooLargeError
-from distprof.trace.repair import open_brackets, repaired
+from distprof.trace.repair import repaired
 from distprof.trace.workers import Advance, no_advance
 
 Event = TypeVar("Event", bound=msgspec.Struct)
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _EXECUTION_TRACE = re.compile(rb'"schema"\s*:\s*"[^"]*"[^{}]*"nodes"\s*:\s*\[')
-# An event follows another one; the key tells it from an object inside an event.
-_NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*(?:"(?:ph|name|cat|ts|dur|pid|tid|args|id|s|bp)"\s*:|"?\w*"?\s*\Z))')
-_CLOSING = re.compile(rb'\](?=\s*(?:,\s*"[^"]{1,200}"\s*:|\}\s*(?:\Z|\{)|\Z))')
 _GOES_ON = re.compile(rb"\s*,\s*\{")  # after a bracket that closes nothing
 _LEADING = re.compile(rb"\s*,?")
 _PHASE = re.compile(rb'"ph"\s*:')
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-_SEARCHED = 1 << 16  # at a chunk's end, for its last event
 _MOST_HEADER = 64 << 20
 _LONGEST_EVENT = 64 << 20
+_TRIED = 16  # places at which the list may end
 _TOGETHER = 256  # events of a broken chunk are decoded so many at a time until one fails
-_MOST_PIECES = 64  # of one event
-_TRIED = 16  # places at which a chunk, or the list, may end
-_BROKEN = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 class NoTraceError(Exception):
@@ -172,12 +164,12 @@ class EventChunks(Generic[Event]):
         Returns:
             How many bytes they were, with the list's closing bracket if that is reached.
         """
-        cuts = [len(text)] if last else _boundaries(text)
+        cuts = [len(text)] if last else boundaries(text)
         for cut in cuts:
             try:
                 chunk = self._chunk(text[:cut])
-            except _BROKEN as error:
-                end = _end_of_list(text[:cut], error)
+            except BROKEN as error:
+                end = end_of_list(text[:cut], error)
                 if end is not None:
                     yield self._counted(self._chunk(text[:end]))
                     self._closed = True
@@ -207,7 +199,7 @@ class EventChunks(Generic[Event]):
 
     def _salvage(self, text: bytes, *, last: bool) -> Generator[Chunk[Event], None, int]:
         """Like `_take`, with events one by one. If `last`, a list that does not end is cut."""
-        starts, ends = _pieces(text)
+        starts, ends = pieces_of(text)
         index = 0
         while index < len(starts):
             stop = min(index + _TOGETHER, len(starts))
@@ -215,11 +207,11 @@ class EventChunks(Generic[Event]):
                 yield self._counted(self._chunk(text[starts[index] : ends[stop - 1]]))
                 index = stop
                 continue
-            except _BROKEN:
+            except BROKEN:
                 pass
             while index < stop:
                 begin = starts[index]
-                pieces = _pieces_of_event(text, starts, ends, index)
+                pieces = pieces_of_event(text, starts, ends, index)
                 if pieces is None and not last:
                     return begin  # it goes on in the next chunk
                 unfinished = pieces is None
@@ -237,7 +229,7 @@ class EventChunks(Generic[Event]):
                 elif last and (
                     index + pieces == len(starts) or (unfinished and not self._goes_on(text, starts, ends, index))
                 ):
-                    closed = None if unfinished else _before_tail(text[begin:])
+                    closed = None if unfinished else before_tail(text[begin:])
                     if closed is None:
                         self.cut = self._place + begin
                         return len(text)
@@ -256,13 +248,13 @@ class EventChunks(Generic[Event]):
         """An event as it is, or mended, and whether it had to be."""
         try:
             return self._chunk(event), False
-        except _BROKEN:
+        except BROKEN:
             mended = repaired(event)
         if mended is None or mended == event:
             return None
         try:
             return self._chunk(mended), True
-        except _BROKEN:
+        except BROKEN:
             return None
 
     def _event(self, text: bytes) -> tuple[tuple[Chunk[Event], bool] | None, int | None]:
@@ -270,7 +262,7 @@ class EventChunks(Generic[Event]):
         found = self._one(text)
         if found is not None:
             return found, None
-        for match in islice(_CLOSING.finditer(text), _TRIED):
+        for match in closings(text, _TRIED):
             found = self._one(text[: match.start()])
             if found is not None:
                 return found, match.start()
@@ -279,7 +271,7 @@ class EventChunks(Generic[Event]):
     def _goes_on(self, text: bytes, starts: list[int], ends: list[int], index: int) -> bool:
         """Whether whole events come after an unfinished piece: then it is broken, and not where the writing ended."""
         for later in range(index + 1, len(starts)):
-            pieces = _pieces_of_event(text, starts, ends, later) or 1
+            pieces = pieces_of_event(text, starts, ends, later) or 1
             event = text[starts[later] : ends[later + pieces - 1]]
             if _PHASE.search(event) and self._event(event)[0] is not None:
                 return True
@@ -293,8 +285,8 @@ class EventChunks(Generic[Event]):
             return False  # the end of the file, or another trace
         try:
             msgspec.json.decode(b'{"traceEvents":[]' + rest)
-        except _BROKEN as error:
-            return "truncated" not in str(error) and self._goes_on(rest, *_pieces(rest), 0)
+        except BROKEN as error:
+            return "truncated" not in str(error) and self._goes_on(rest, *pieces_of(rest), 0)
         return False
 
     def _note_broken(self, offset: int) -> None:
@@ -310,54 +302,3 @@ class EventChunks(Generic[Event]):
         if _LIST.search(rest) or (self.is_list and rest.strip()):
             raise NoTraceError("two traces stand in it: it looks like several ranks wrote this file")
         self._tail = rest
-
-
-def _boundaries(text: bytes) -> list[int]:
-    """Ends of events that another one seems to follow, the last one first. A list of objects inside an event can look
-    the same."""
-    begin = max(0, len(text) - _SEARCHED)
-    while True:
-        found = deque(_NEXT.finditer(text, begin), maxlen=_TRIED)
-        if found or begin == 0:
-            return [match.start() + 1 for match in reversed(found)]
-        begin = max(0, begin - (len(text) - begin))
-
-
-def _pieces(text: bytes) -> tuple[list[int], list[int]]:
-    """Where pieces that look like events begin, and where they end."""
-    borders = list(_NEXT.finditer(text))
-    return [0, *(border.end() for border in borders)], [*(border.start() + 1 for border in borders), len(text)]
-
-
-def _pieces_of_event(text: bytes, starts: list[int], ends: list[int], index: int) -> int | None:
-    """How many pieces from `index` on are one event, since a list of objects inside it looks like events: until all
-    brackets are closed. 1 if they never are; None if that cannot be told before the text ends."""
-    depth, last = 0, index
-    for last in range(index, min(index + _MOST_PIECES, len(starts))):
-        depth += open_brackets(text[starts[last] : ends[last]])
-        if depth <= 0:
-            return last - index + 1
-    return None if last == len(starts) - 1 else 1
-
-
-def _before_tail(text: bytes) -> int | None:
-    """Place of the bracket that closes the list after a broken event: what follows it is the rest of a trace."""
-    for match in islice(_CLOSING.finditer(text), _MOST_PIECES):
-        try:
-            msgspec.json.decode(b'{"traceEvents":[' + text[match.start() :])
-        except _BROKEN:
-            continue
-        return match.start()
-    return None
-
-
-def _end_of_list(events: bytes, error: Exception) -> int | None:
-    """Place of the bracket that closes the list, if all that is wrong is that something follows it."""
-    trailing = _TRAILING.search(str(error))
-    if trailing is None:
-        return None
-    # The decoder counts from the bracket that was put before the events, without the comma that was taken away, and
-    # names the byte after the one that it did not expect.
-    bare = events.lstrip()
-    before = len(events) - len(bare) + bare.startswith(b",")
-    return events.rindex(b"]", 0, int(trailing[1]) - 2 + before)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distprof.trace import borders, inflate
 from distprof.trace import chunks as module
-from distprof.trace import inflate
 from distprof.trace.chunks import EventChunks, NoTraceError
 from distprof.trace.repair import repaired
 
@@ -50,7 +50,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk holds a few events, so that files of tests have several."""
     for where in (module, inflate):
         monkeypatch.setattr(where, "BLOCK", 200)
-    monkeypatch.setattr(module, "_SEARCHED", 64)
+    monkeypatch.setattr(borders, "_SEARCHED", 64)
 
 
 FORMS = {
