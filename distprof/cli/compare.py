@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
     except RunDirectoryError as error:
         parser.error(str(error))
     except OSError as error:
-        parser.error(f"{error.filename} cannot be read or written ({error.strerror})")
+        parser.os_error(error)
     if arguments.json != Path("-"):
         show(found, Console())
     return CONDITION_HOLDS if tell_failed(arguments.fail_if, found, found.not_observed) else 0

@@ -98,7 +98,7 @@ class ExperimentParser(LaunchParser):
         except (ConfigError, RunDirectoryError) as error:
             self.error(str(error))
         except OSError as error:
-            self.error(f"{error.filename} cannot be read or written ({error.strerror})")
+            self.os_error(error)
 
     def measure(
         self,
@@ -123,7 +123,7 @@ class ExperimentParser(LaunchParser):
         except (ConfigError, RunDirectoryError) as error:
             self.error(str(error))
         except OSError as error:
-            self.error(f"{error.filename} cannot be read or written ({error.strerror})")
+            self.os_error(error)
         return experiment, interrupted
 
 

@@ -100,7 +100,10 @@ def main(argv: list[str]) -> int:
     except SlurmError as error:
         parser.error(str(error))
     settle(arguments, job)
-    world = World.of(arguments)
+    try:
+        world = World.of(arguments)
+    except (ValueError, RuntimeError) as error:
+        parser.error(f"--nnodes {arguments.nnodes}, --nproc-per-node {arguments.nproc_per_node}: {error}")
     window_ranks = _window_ranks(parser, arguments, world)
     try:
         place, capture = _place(arguments, argv, job, world, window_ranks)

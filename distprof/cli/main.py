@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import io
 import os
 import sys
+from contextlib import suppress
 from typing import Protocol, cast
 
 from distprof._version import __version__
@@ -32,6 +34,13 @@ COMMANDS: dict[str, str] = {
 
 _READING = ("report", "compare", "merge", "view", "scrub")  # what takes memory by what it is given
 _INTERRUPTED = 130
+_NOBODY_READS = 141  # as shells tell of a command that SIGPIPE ends
+_NOT_PRINTED = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
+_NO_MORE = {  # of what the system gives
+    errno.EMFILE: "let it open more files (`ulimit -n`)",
+    errno.ENFILE: "let the system open more files",
+    errno.EAGAIN: "let it start more processes (`ulimit -u`)",
+}
 _FEW_COLLECTIONS = 200_000  # objects that are made between two of them; Python's own figure is 700
 
 
@@ -43,12 +52,48 @@ def main(argv: list[str] | None = None) -> int:
     """Run a subcommand; its exit status is returned.
 
     0: fine; 1: what was launched failed; 2: bad usage or unusable input; 3: a `--fail-if` condition holds; 130:
-    interrupted. `launch` ends as torchrun would, whatever that is.
+    interrupted; 141: nobody reads what is printed any more. `launch` ends as torchrun would, whatever that is.
 
     Args:
         argv: the words after `distprof`; None: those of this process.
     """
     words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["launch"]:
+        return _run(words)  # what it prints is the script's, and it ends as torchrun would
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno in _NO_MORE:
+            print(f"{_prog(words)}: error: {error.strerror}: {_NO_MORE[error.errno]}", file=sys.stderr)
+            return 2
+        if error.filename is not None or error.errno not in _NOT_PRINTED:
+            raise
+        return _not_printed(words, error)
+    except SystemExit:
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            raise SystemExit(_not_printed(words, error)) from error
+        raise
+    return status
+
+
+def _prog(words: list[str]) -> str:
+    return " ".join(["distprof", *(word for word in words[:1] if word in COMMANDS)])
+
+
+def _not_printed(words: list[str], error: OSError) -> int:
+    """Tell that standard output cannot be written, but for a pipe that nobody reads any more."""
+    with suppress(OSError, ValueError):  # else Python tries again to print it at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        return _NOBODY_READS
+    print(f"{_prog(words)}: error: standard output cannot be written ({error.strerror})", file=sys.stderr)
+    return 2
+
+
+def _run(words: list[str]) -> int:
     command = words[0] if words else "--help"
     if command in ("-h", "--help"):
         print(_usage())

@@ -89,7 +89,7 @@ def main(argv: list[str]) -> int:
     except (RunDirectoryError, NothingSelectedError) as error:
         parser.error(str(error))
     except OSError as error:
-        parser.error(f"{error.filename} cannot be read or written ({error.strerror})")
+        parser.os_error(error)
     print(f"{output}  {words.size(output.stat().st_size)}  {time.perf_counter() - begin:.1f} s")
     return 0
 

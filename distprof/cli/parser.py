@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 from pathlib import Path
@@ -11,12 +12,36 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from distprof.trace.loaded import Run
 
+_NO_ROOM = "free space there, or give another place"
+_REFUSED = "give another place, or change its permissions"
+_REMEDIES = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EACCES: _REFUSED,
+    errno.EPERM: _REFUSED,
+    errno.EROFS: "give another place",
+}
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line that says what is wrong; the exit status is 2."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
+        from distprof.report.words import clean  # files are named by strangers, too
+
+        self.exit(2, f"{self.prog}: error: {clean(' '.join(message.split()))}\n")
+
+    def os_error(self, error: OSError) -> NoReturn:
+        """End with one line that says which file cannot be read or written, why, and what helps.
+
+        Raises:
+            OSError: it names no file; `main` says what it means.
+        """
+        if error.filename is None:
+            raise error
+        remedy = _REMEDIES.get(error.errno or 0)
+        told = f"{error.filename} cannot be read or written ({error.strerror})"
+        self.error(told if remedy is None else f"{told}: {remedy}")
 
     def add_recordings(self) -> None:
         """Add what `load` reads: paths, and what the user knows of traces that others recorded."""

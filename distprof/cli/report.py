@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -73,12 +72,7 @@ def main(argv: list[str]) -> int:
     except RunDirectoryError as error:
         parser.error(str(error))
     except OSError as error:
-        if error.errno == errno.ENOMEM:
-            raise
-        written = error.errno in (errno.ENOSPC, errno.EPIPE, errno.EIO)
-        where = error.filename or ("standard output" if written else None)
-        what = "the report could not be made" if where is None else f"{where} cannot be read or written"
-        parser.error(f"{what} ({error.strerror})")
+        parser.os_error(error)
     return CONDITION_HOLDS if tell_failed(arguments.fail_if, result, result.not_observed) else 0
 
 

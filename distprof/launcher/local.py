@@ -51,7 +51,7 @@ class World:
         """Read it as torchrun does.
 
         Raises:
-            Exception: what torchrun raises for the same command line.
+            ValueError, RuntimeError: what torchrun raises for the same command line.
         """
         fewest, most = parse_min_max_nnodes(arguments.nnodes)
         per_node = determine_local_world_size(arguments.nproc_per_node)

@@ -20,11 +20,20 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # file 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes the place of `path` when the block ends: readers see the old file or the new one, whole.
+    What is no file, as a pipe or a device, is written to instead.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; it names `path`. The temporary file is
             removed, as after any other exception out of the block.
     """
+    if path.exists() and not path.is_file():
+        try:
+            with open(path, "wb") as file:
+                yield file
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
+        return
     temporary = _beside(path)
     try:
         with open(temporary, "xb") as file:
