@@ -311,7 +311,7 @@ class RankCommunication:
     """A rank's communication per steady step."""
 
     rank: Annotated[int, doc("The rank.")]
-    total: Annotated[float | None, doc("Union of its collectives from created to ended.")]
+    total: Annotated[float | None, doc("Union of its collectives: from created to ended, on devices of their kernels.")]
     exposed: Annotated[float | None, doc("The part of it that blocked the training thread.")]
     wait: Annotated[float | None, doc("Union of its waits: from its own creation to the last participant's.")]
     transfer: Annotated[float | None, doc("`total` minus `wait`.")]
@@ -325,8 +325,8 @@ class CollectiveKind:
     group: Annotated[int | None, doc("Process group, by id.")]
     bytes: Annotated[int | None, doc("Bytes handed in by each rank.")]
     count: Annotated[int, doc("Calls over the whole run, each logical collective counted once.")]
-    wait: Annotated[float | None, doc("Wait per call in steady steps.")]
-    transfer: Annotated[float | None, doc("Transfer per call in steady steps.")]
+    wait: Annotated[float | None, doc("Wait per call in steady steps; of traces without any, in all of them.")]
+    transfer: Annotated[float | None, doc("Transfer per call in the same.")]
     algbw_gbps: Annotated[float | None, doc("bytes / transfer, in 10^9 bytes per second.")] = None
     busbw_gbps: Annotated[float | None, doc("algbw x 2(n-1)/n for all-reduce and the like.")] = None
 

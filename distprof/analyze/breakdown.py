@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from distprof.analyze.device_parts import UNBOUND_DEVICE, steps_known
 from distprof.analyze.inputs import HOST_UNSEEN, NO_DEVICE, NO_LOADER, NO_WINDOW, NO_WORK, Inputs
 from distprof.analyze.parts import ENDLESS
-from distprof.analyze.steady import MS, NO_STEP, on_device, prefer, steady_steps, steps_or_windows, times_of_steps
+from distprof.analyze.ranks import of_rank
+from distprof.analyze.steady import (
+    MS,
+    NO_STEP,
+    on_device,
+    pairs,
+    prefer,
+    steady_steps,
+    steps_or_windows,
+    times_of_steps,
+)
 from distprof.analyze.waits import UNBOUND
 from distprof.result import BreakdownRow, NotObserved
 from distprof.trace import intervals
@@ -18,18 +29,19 @@ _PARTS = (
     *_DEVICE_PARTS,
 )
 Cut = tuple[list[int], Intervals]  # steps by number, and when they were; or windows, and no numbers
-_UNBOUND_DEVICE = (
-    "who waited for whom is not known: it takes kernels of symmetric collectives on all members, and clocks that can "
-    "be compared"
+_POINT_TO_POINT = (
+    "ranks wait for what is no recorded collective, as sending and receiving is, and who waits for whom in it is not "
+    "known"
 )
 
 
 def breakdown(inputs: Inputs) -> tuple[list[BreakdownRow], list[NotObserved]]:
     """One row per rank: from its window where it has one, else what its zones tell."""
     cuts = {rank: steps_or_windows(inputs.tables, rank) for rank in inputs.tables.ranks}
-    known = _known_on_devices(inputs, cuts)
+    on_devices = steps_known(inputs.tables, inputs.devices)
+    on_cpu = inputs.bound - _waited_for_unknown(inputs)
     rows = [
-        _of_device(inputs, rank, cut, known) if rank in inputs.devices else _of_cpu(inputs, rank, cut)
+        _of_device(inputs, rank, cut, on_devices) if rank in inputs.devices else _of_cpu(inputs, rank, cut, on_cpu)
         for rank, cut in cuts.items()
     ]
     missing: dict[tuple[str, str], list[int]] = {}
@@ -54,21 +66,23 @@ def _why_not(part: str, row: BreakdownRow, inputs: Inputs) -> str:
     if part == "data_wait" and not inputs.loading_seen(row.rank):
         return NO_LOADER
     if device is not None:
-        return _UNBOUND_DEVICE if part in ("comm_wait", "comm_transfer") else HOST_UNSEEN
+        return UNBOUND_DEVICE if part in ("comm_wait", "comm_transfer") else HOST_UNSEEN
     if row.basis == "zones" and part != "comm_wait":
         return NO_WINDOW
     if not parts.recorded:
         return parts.why_not
-    return ENDLESS if part == "comm_overlapped" else UNBOUND
+    if part == "comm_overlapped":
+        return ENDLESS
+    return _POINT_TO_POINT if any(len(each.unknown) for each in inputs.parts.values()) else UNBOUND
 
 
-def _of_cpu(inputs: Inputs, rank: int, cut: Cut) -> BreakdownRow:
+def _of_cpu(inputs: Inputs, rank: int, cut: Cut, known_steps: Set[int]) -> BreakdownRow:
     """Means over steps in which waits are known, if there are any; what a rank's recordings don't tell is None."""
     tables, parts = inputs.tables, inputs.parts[rank]
     numbers, steps = cut
     in_window = len(steps) > 0 and not on_device(tables)
     if not in_window or numbers:
-        numbers, bound = prefer(numbers if in_window else steady_steps(tables), inputs.bound)
+        numbers, bound = prefer(numbers if in_window else steady_steps(tables), known_steps)
         steps = times_of_steps(tables, rank, numbers)
     else:
         bound = tables.world_size == 1
@@ -100,7 +114,7 @@ def _of_device(inputs: Inputs, rank: int, cut: Cut, known: Set[int]) -> Breakdow
     """Means over steps in which waits are `known`, if there are any."""
     parts = inputs.devices[rank]
     numbers, steps = cut
-    bound = not intervals.covered(parts.unknown, steps[:, 0], steps[:, 1]).any()
+    bound = bool(parts.known(steps).all())
     if numbers:
         numbers, bound = prefer(numbers, known)
         steps = times_of_steps(inputs.tables, rank, numbers)
@@ -132,11 +146,12 @@ def _of_device(inputs: Inputs, rank: int, cut: Cut, known: Set[int]) -> Breakdow
     )
 
 
-def _known_on_devices(inputs: Inputs, cuts: dict[int, Cut]) -> Set[int]:
-    """Steps in which it is known of every rank with a device whom its kernels waited for."""
-    known: set[int] = set(inputs.tables.steps["step"])
-    for rank, parts in inputs.devices.items():
-        numbers, steps = cuts[rank]
-        touched = intervals.covered(parts.unknown, steps[:, 0], steps[:, 1]) > 0
-        known.difference_update(number for number, is_touched in zip(numbers, touched, strict=False) if is_touched)
-    return known
+def _waited_for_unknown(inputs: Inputs) -> set[int]:
+    """Steps in which some rank's thread waits for long for what is no recorded collective."""
+    touched: set[int] = set()
+    for rank, parts in inputs.parts.items():
+        if len(parts.unknown):
+            of_steps = of_rank(inputs.tables.steps, rank).drop_nulls(["start", "end"])
+            known = parts.known(pairs(of_steps, "start", "end"))
+            touched.update(of_steps["step"].to_numpy()[~known].tolist())
+    return touched

@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.offers import Judged, validate
-from distprof.analyze.steady import MS, steady_steps
+from distprof.analyze.steady import MS, on_device, steady_steps
 from distprof.analyze.transfer_models import predicted
 from distprof.result import Bucket, Communication, Finding, TransferModel
 
@@ -32,7 +32,9 @@ Floats = npt.NDArray[np.float64]
 def of_buckets(inputs: Inputs, judged: Judged) -> list[Finding]:
     """For each DDP model whose buckets are too small or too large; else whether communication is exposed anyway."""
     found = []
-    models = {model.group: model for model in judged.communication.transfer_models}
+    # When a device has a bucket's gradients is not when its host hands the bucket on.
+    told = [] if on_device(inputs.tables) else judged.communication.transfer_models
+    models = {model.group: model for model in told}
     for name in sorted({bucket.model for bucket in judged.communication.buckets}):
         buckets = [bucket for bucket in judged.communication.buckets if bucket.model == name]
         model = models.get(buckets[0].group)

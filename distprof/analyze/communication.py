@@ -6,11 +6,12 @@ import numpy as np
 import polars as pl
 
 from distprof.analyze.bandwidth import bandwidths
+from distprof.analyze.device_parts import UNBOUND_DEVICE, steps_known
 from distprof.analyze.distributions import binomial_tail
 from distprof.analyze.gradients import gradient_overlap
-from distprof.analyze.inputs import Inputs
+from distprof.analyze.inputs import NO_WORK, Inputs
 from distprof.analyze.parts import ENDLESS
-from distprof.analyze.steady import MS, NO_STEP, prefer, steady_steps, times_of_steps
+from distprof.analyze.steady import MS, NO_STEP, on_device, prefer, steady_steps, times_of_steps
 from distprof.analyze.transfer_models import transfer_models
 from distprof.analyze.waits import SYMMETRIC, UNBOUND
 from distprof.result import Bucket, CollectiveKind, Communication, GradientOverlap, NotObserved, RankCommunication
@@ -24,17 +25,28 @@ _CLEAR_MAJORITY = 2 / 3  # of two ranks one is the last in half of the steps any
 _NO_WINDOW = (
     "ends of collectives are seen in a Kineto window only, and the ranks have no steady step inside one in common"
 )
+_NO_COMMON_WINDOW = "the ranks whose windows hold work of a device have no steady step inside one in common"
 _NO_WAIT = "it is not known who binds some of these, not all members' recordings hold them, or no steady step does"
 _NO_TRANSFER = f"{_NO_WAIT}; or no Kineto window shows their end"
 
 
 def communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
     """Communication per steady step: of the window's steps that all ranks have, else what the whole run tells."""
-    tables, matched, parts = inputs.tables, inputs.matched, inputs.parts
+    tables, parts = inputs.tables, inputs.parts
+    device = on_device(tables)
+    # Of a device's collectives the windows tell, on ranks that have one.
+    matched = inputs.compared if device else inputs.matched
+    windowed = sorted(inputs.devices) if device else inputs.own.ranks
     steady = steady_steps(tables)
-    in_windows = [step for step in steady if all(step in parts[rank].steps for rank in inputs.own.ranks)]
-    used, bound = prefer(in_windows or steady, inputs.bound)
-    per_rank = [_of_rank(inputs, rank, used, in_window=bool(in_windows), bound=bound) for rank in inputs.own.ranks]
+    in_windows = [step for step in steady if windowed and all(step in parts[rank].steps for rank in windowed)]
+    known = steps_known(tables, inputs.devices) if device else inputs.bound
+    used, bound = prefer(in_windows or steady, known if in_windows or not device else set())
+    per_rank = [
+        of_device(inputs, rank, used if in_windows else [], known=bound)
+        if device
+        else _of_rank(inputs, rank, used, in_window=bool(in_windows), bound=bound)
+        for rank in inputs.own.ranks
+    ]
     logical = matched.unique(["group", "seq", "kind"])
     recorded = tables.world_size == 1 or logical.height > 0
     total, exposed, wait, transfer = (
@@ -60,7 +72,7 @@ def communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
         wait=wait,
         transfer=transfer,
         per_rank=per_rank,
-        by_kind=_by_kind(matched, steady),
+        by_kind=by_kind(matched, pl.col("step").is_in(steady)),
         buckets=_buckets(tables, matched, steady),
         gradients=overlap if isinstance(overlap, GradientOverlap) else None,
         transfer_models=models,
@@ -93,25 +105,49 @@ def _of_rank(inputs: Inputs, rank: int, used: list[int], *, in_window: bool, bou
     )
 
 
+def of_device(inputs: Inputs, rank: int, used: list[int], *, known: bool) -> RankCommunication:
+    """A rank's communication by its device's kernels, in steps of its windows.
+
+    Args:
+        known: whether it is known in them who waited for whom.
+    """
+    parts = inputs.devices.get(rank)
+    steps = times_of_steps(inputs.tables, rank, used)
+    if parts is None or not len(steps) or not (len(parts.comm) or inputs.tables.world_size == 1):
+        return RankCommunication(rank, total=None, exposed=None, wait=None, transfer=None)
+
+    def mean(a: Intervals) -> float:
+        return float(intervals.covered(a, steps[:, 0], steps[:, 1]).mean()) / MS
+
+    total = mean(parts.comm)
+    wait = mean(parts.wait) if known else None
+    return RankCommunication(
+        rank=rank,
+        total=total,
+        exposed=mean(intervals.subtract(parts.comm, parts.compute)),
+        wait=wait,
+        transfer=_difference(total, wait),
+    )
+
+
 def _wait() -> pl.Expr:
-    return (pl.col("binds_until") - pl.col("created")) / MS
+    return (pl.col("binds_until") - pl.col("arrived")) / MS
 
 
 def _transfer() -> pl.Expr:
-    # An end before the last participant's creation cannot be; clocks of one host differ by less than a rounding.
+    # An end before the last participant's arrival cannot be; one host's clock is rounded, devices' differ by some us.
     return ((pl.col("ended") - pl.col("binds_until")) / MS).clip(lower_bound=0.0)
 
 
-def _by_kind(matched: pl.DataFrame, steady: list[int]) -> list[CollectiveKind]:
-    """Calls are counted over the whole run; how long they take is told by steady steps, as start-up would drown it."""
-    in_steady = pl.col("step").is_in(steady)
+def by_kind(matched: pl.DataFrame, timed: pl.Expr) -> list[CollectiveKind]:
+    """All calls are counted; how long they take is told by those that are `timed`, as start-up would drown it."""
     table = (
         matched.group_by("kind", "group", "bytes")
         .agg(
             pl.col("seq").n_unique().alias("count"),
             pl.col("members").first(),
-            _wait().filter(in_steady).mean().alias("wait"),
-            _transfer().filter(in_steady).mean().alias("transfer"),
+            _wait().filter(timed).mean().alias("wait"),
+            _transfer().filter(timed).mean().alias("transfer"),
         )
         .sort(["kind", "group", "bytes"])
     )
@@ -189,11 +225,15 @@ def _more_than_chance(share: float, count: int, members: int) -> bool:
 def _missing(inputs: Inputs, section: Communication, *, bound: bool) -> list[NotObserved]:
     tables, missing = inputs.tables, []
 
+    device = on_device(tables)
+
     def why_not(figure: str) -> str:
         if not section.steps_used:
             return NO_STEP
+        if device and (section.basis == "zones" or len(inputs.devices) < len(section.per_rank)):
+            return _NO_COMMON_WINDOW if inputs.devices and section.basis == "zones" else NO_WORK
         if figure in ("wait", "transfer") and not bound:
-            return UNBOUND
+            return UNBOUND_DEVICE if device else UNBOUND
         return _NO_WINDOW if section.basis == "zones" else ENDLESS
 
     if section.collectives is None:

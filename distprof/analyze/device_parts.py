@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
-from distprof.analyze.parts import LOADING
+from distprof.analyze.parts import LOADING, NEGLIGIBLE
 from distprof.analyze.ranks import of_rank, training_zones
-from distprof.analyze.steady import pairs
+from distprof.analyze.steady import pairs, steps_or_windows
 from distprof.analyze.waits import ONE
 from distprof.analyze.work import work_of
 from distprof.trace import intervals
-from distprof.trace.intervals import Intervals
-from distprof.trace.kinds import POINT_TO_POINT, SEND_RECV
+from distprof.trace.intervals import Intervals, Mask
+from distprof.trace.kinds import FROM_ROOT, TO_ROOT
 from distprof.trace.tables import Tables
 
-_H2D = r"HtoD|H2D|M2D|HostToDevice|(?:Host|Memory|Pinned|Pageable) -> Device"
+UNBOUND_DEVICE = (
+    "who waited for whom is not known: it takes kernels of symmetric collectives on all members, and clocks that can "
+    "be compared"
+)
+
+TO_DEVICE = r"HtoD|H2D|M2D|HostToDevice|(?:Host|Memory|Pinned|Pageable) -> Device"
 _HOSTS = r"^(?:cpu_op|python_function|.*_runtime|.*_driver)$"
 
 
@@ -58,19 +65,28 @@ class DeviceParts:
     busy: Intervals
     host: HostParts
 
+    def known(self, steps: Intervals) -> Mask:
+        """In which of these steps it is known of its communication whether it waited, but for what cannot matter."""
+        unknown, comm = (intervals.covered(a, steps[:, 0], steps[:, 1]) for a in (self.unknown, self.comm))
+        return np.asarray(unknown <= NEGLIGIBLE * comm)
 
-def device_parts(tables: Tables, blocking: pl.DataFrame, matched: pl.DataFrame) -> dict[int, DeviceParts]:
+
+def device_parts(
+    tables: Tables, blocking: pl.DataFrame, matched: pl.DataFrame, *, comparable: bool = True
+) -> dict[int, DeviceParts]:
     """Collect the intervals of each rank whose windows hold work of a device.
 
     Args:
         blocking: `blocking.blocking_calls`'.
         matched: `waits.match`'s.
+        comparable: whether times of different ranks can be compared.
     """
     if not len(tables.kernels):
         return {}
-    # Of what was not seen to start on all members nobody knows who waited.
+    # Of what was not seen on all members, or not to start on them, nobody knows who waited.
     started = pl.col("started").is_not_null().all().over(ONE)
-    matched = matched.filter(started)
+    matched = matched.filter(started & (pl.col("seen") == pl.col("members")) & (comparable | (pl.col("members") == 1)))
+    matched = matched.with_columns(_until())
     seen = tables.events.select("rank", "cat").unique()
     recorded = set(seen.filter(pl.col("cat").str.contains(_HOSTS))["rank"])
     parts = {}
@@ -84,8 +100,8 @@ def device_parts(tables: Tables, blocking: pl.DataFrame, matched: pl.DataFrame) 
 def _of_rank(tables: Tables, matched: pl.DataFrame, host: HostParts, rank: int) -> DeviceParts:
     own = of_rank(tables.kernels, rank)
     work = work_of(tables, rank)
-    wait, known = _waits(of_rank(matched, rank), own)
-    copies = own.filter((pl.col("cat") == "gpu_memcpy") & pl.col("name").str.contains(_H2D))
+    wait, known = _waits(of_rank(matched, rank))
+    copies = own.filter((pl.col("cat") == "gpu_memcpy") & pl.col("name").str.contains(TO_DEVICE))
     return DeviceParts(
         compute=work.compute,
         comm=work.comm,
@@ -97,16 +113,49 @@ def _of_rank(tables: Tables, matched: pl.DataFrame, host: HostParts, rank: int) 
     )
 
 
-def _waits(calls: pl.DataFrame, kernels: pl.DataFrame) -> tuple[Intervals, Intervals]:
-    """Where the rank's kernels waited for others', and where it is known whether they did; `calls` are `match`'s."""
-    until = pl.min_horizontal("binds_until", "ended")
-    bound = calls.filter(pl.col("binds_until").is_not_null()).with_columns(until=until)
-    free = calls.filter(~pl.col("binds"))
-    sent = kernels.filter(pl.col("collective").is_in([*POINT_TO_POINT, SEND_RECV]))
-    known = intervals.union(
-        pairs(bound, "started", "ended"), pairs(free, "started", "ended"), pairs(sent, "start", "end")
+def _until() -> pl.Expr:
+    """`until`: when those had begun that a collective waits for, its own start if it waits for nobody; null: unknown.
+
+    With a known root, all others wait for it or it waits for all others. An all-to-all that binds nobody has no data
+    for some, and who is alone has nobody to wait for.
+    """
+    root = pl.col("root").drop_nulls()
+    known = root.n_unique().over(ONE) == 1
+    is_root = pl.col("rank") == root.first().over(ONE)
+    roots = pl.col("started").filter(pl.col("root") == pl.col("rank")).first().over(ONE)
+    free = (pl.col("kind") == "all_to_all") | (pl.col("members") == 1)
+    return (
+        pl.when(pl.col("binds"))
+        .then("binds_until")
+        .when(free)
+        .then("started")
+        .when(known & pl.col("kind").is_in(FROM_ROOT))
+        .then(pl.when(is_root).then("started").otherwise(roots))
+        .when(known & pl.col("kind").is_in(TO_ROOT))
+        .then(pl.when(is_root).then(pl.col("started").max().over(ONE)).otherwise("started"))
+        .alias("until")
     )
-    return intervals.union(pairs(bound, "started", "until")), known
+
+
+def _waits(calls: pl.DataFrame) -> tuple[Intervals, Intervals]:
+    """Where the rank's kernels waited for others', and where it is known whether they did.
+
+    Args:
+        calls: `match`'s, with `until`. Kernels that send or receive are none.
+    """
+    told = calls.drop_nulls("until").with_columns(until=pl.min_horizontal("until", "ended"))
+    return intervals.union(pairs(told, "started", "until")), intervals.union(pairs(told, "started", "ended"))
+
+
+def steps_known(tables: Tables, devices: Mapping[int, DeviceParts]) -> set[int]:
+    """Steps in which it is known of every rank with a device whom its kernels waited for."""
+    known: set[int] = set(tables.steps["step"])
+    for rank, parts in devices.items():
+        numbers, steps = steps_or_windows(tables, rank)
+        known.difference_update(
+            number for number, is_known in zip(numbers, parts.known(steps), strict=False) if not is_known
+        )
+    return known
 
 
 def _host(tables: Tables, waits: pl.DataFrame, rank: int, *, recorded: bool) -> HostParts:

@@ -13,7 +13,7 @@ from distprof.analyze.own_time import OwnTime, own_time
 from distprof.analyze.parts import LOADING, RankParts, rank_parts
 from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import on_device
-from distprof.analyze.waits import RankWaits, bound_steps, match, rank_waits
+from distprof.analyze.waits import RankWaits, bound_steps, match, rank_waits, seen_to_start
 from distprof.result import Clock
 from distprof.trace.tables import Tables
 
@@ -49,7 +49,7 @@ class Inputs:
         tables: the run, on one clock as far as `clock` says.
         clock: how far the ranks' times can be compared.
         recording: see `Recording`.
-        compared: the collectives, as `waits.match` joined them.
+        compared: the collectives, as `waits.match` joined them; of a device's those that windows hold bind.
         matched: the same, but where ranks train on a device nobody binds anybody: their hosts do not tell who waits.
         bound: steps in which it is known who waited for whom.
         waits: rank -> where it was blocked.
@@ -81,6 +81,8 @@ class Inputs:
 def prepare(tables: Tables, clock: Clock, recording: Recording | None = None) -> Inputs:
     """Compute what several analyses need."""
     compared = match(tables, comparable=clock.verdict != "unaligned")
+    if tables.arrival == "started":
+        compared = seen_to_start(compared)
     matched = match(tables, comparable=False) if on_device(tables) else compared
     waits = {rank: rank_waits(tables, matched, rank) for rank in tables.ranks}
     blocking = blocking_calls(tables)
@@ -95,5 +97,5 @@ def prepare(tables: Tables, clock: Clock, recording: Recording | None = None) ->
         own=own_time(tables, waits),
         parts={rank: rank_parts(tables, matched, waits[rank], rank) for rank in tables.ranks},
         blocking=blocking,
-        devices=device_parts(tables, blocking, compared),
+        devices=device_parts(tables, blocking, compared, comparable=clock.verdict != "unaligned"),
     )

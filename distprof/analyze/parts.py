@@ -11,7 +11,7 @@ from distprof.analyze.ranks import of_rank, training_zones
 from distprof.analyze.steady import pairs, steps_in_windows
 from distprof.analyze.waits import RankWaits, in_forward
 from distprof.trace import intervals
-from distprof.trace.intervals import Intervals, Times
+from distprof.trace.intervals import Intervals, Mask, Times
 from distprof.trace.tables import Tables
 
 # What a loader does in the training thread. Of its `__next__` the first one is apart while workers start.
@@ -19,6 +19,8 @@ NEXT = ("data_loading", "loader_end")
 STARTING = ("loader_start", "loader_first")
 LOADING = (*NEXT, *STARTING)
 ENDLESS = "when a collective in these steps ended is not known"
+NEGLIGIBLE = 0.01  # of a step's communication: so little of it that is not known may be wait or transfer
+_SHORTEST_WAIT_NS = 50_000  # what a call of `Work.wait` may take when there is nothing to wait for
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class RankParts:
         collectives: in flight: from created to ended or, where that is not known, to the next release of the rank.
         endless: when those were created of which neither is known.
         exposed: the part of `collectives` that is `wait` or `transfer` and neither `data` nor `compute`.
+        unknown: the part of `transfer` that may be wait as well: no recorded collective is waited for in it.
         why_not: why not all of its communication is known, if it is not `recorded`.
     """
 
@@ -47,6 +50,7 @@ class RankParts:
     collectives: Intervals
     endless: Times
     exposed: Intervals
+    unknown: Intervals
     why_not: str = "the flight recorder holds no collective of this rank"
 
     def in_flight(self, steps: Intervals) -> Times | None:
@@ -54,6 +58,12 @@ class RankParts:
         if not self.recorded or intervals.contains(intervals.union(steps), self.endless).any():
             return None
         return intervals.covered(self.collectives, steps[:, 0], steps[:, 1])
+
+    def known(self, steps: Intervals) -> Mask:
+        """In which of these steps it is known what the rank waited for, but for what cannot matter."""
+        unknown = intervals.covered(self.unknown, steps[:, 0], steps[:, 1])
+        blocked = intervals.union(self.wait, self.transfer)
+        return np.asarray(unknown <= NEGLIGIBLE * intervals.covered(blocked, steps[:, 0], steps[:, 1]))
 
     def cut(self, steps: Intervals) -> Times:
         """Cut each of these steps: lengths in ns of data, compute, wait, transfer and the rest; shape (steps, 5)."""
@@ -72,6 +82,7 @@ def rank_parts(tables: Tables, matched: pl.DataFrame, waits: RankWaits, rank: in
     in_flight = intervals.union(pairs(collectives, "created", "ended"), until_released)
     # A wait zone is communication by itself: what was waited for may be point-to-point, which `collectives` leaves out.
     wait_zones = pairs(training_zones(tables, rank, "wait"), "start", "end")
+    backward = pairs(training_zones(tables, rank, "backward"), "start", "end")
     communicating = intervals.intersect(blocked, intervals.union(in_flight, wait_zones))
     data = intervals.union(pairs(training_zones(tables, rank, *LOADING), "start", "end"))
     compute = intervals.union(pairs(leaves, "start", "end"))
@@ -85,6 +96,7 @@ def rank_parts(tables: Tables, matched: pl.DataFrame, waits: RankWaits, rank: in
         collectives=in_flight,
         endless=unfinished[len(until_released) :],
         exposed=intervals.subtract(intervals.intersect(in_flight, communicating), intervals.union(data, compute)),
+        unknown=_waits_for_others(wait_zones, collectives, backward),
     )
 
 
@@ -96,3 +108,30 @@ def _until_released(created: Times, blocked: Intervals) -> Intervals:
     release = np.searchsorted(blocked[:, 1], created, side="right")
     released = release < len(blocked)
     return np.column_stack([created[released], blocked[release[released], 1]])
+
+
+def _waits_for_others(wait_zones: Intervals, collectives: pl.DataFrame, backward: Intervals) -> Intervals:
+    """Wait zones in which no recorded collective is waited for: point-to-point operations are not recorded.
+
+    Zones wait for collectives in the order of their creation, each for one, or for all that it creates itself, as DDP's
+    buffers. DDP's buckets, and what else backward creates after its last zone, are waited for when it returns.
+    """
+    zones = wait_zones[np.lexsort((wait_zones[:, 1], wait_zones[:, 0]))]
+    if not len(zones):
+        return zones
+    begun, over = zones.T
+    created = np.sort(collectives.filter(pl.col("bucket").is_null())["created"].to_numpy())
+    inside = np.searchsorted(begun, created, side="right") - 1
+    own = (inside >= 0) & (created < over[inside])
+    another = own & (np.diff(inside, prepend=-1) == 0)
+    within = np.searchsorted(backward[:, 0], created, side="right") - 1
+    returns = np.append(backward[:, 1], 0)[within]
+    awaited = np.searchsorted(begun, created) < np.searchsorted(begun, returns)
+    at_return = (within >= 0) & (created < returns) & ~own & ~awaited
+    there = np.searchsorted(created[~another & ~at_return], over)
+    # Waits in excess of the collectives that were there: where these become more than before, it is for something else.
+    excess = np.arange(1, len(zones) + 1) - there
+    height = np.maximum.accumulate(np.append(0, excess))
+    unexplained = excess > height[:-1]
+    unknown = zones[unexplained & (over - begun > _SHORTEST_WAIT_NS)]
+    return intervals.subtract(intervals.union(unknown), intervals.union(zones[~unexplained]))

@@ -15,7 +15,7 @@ from distprof.analyze.ranks import of_rank, training_zones
 from distprof.analyze.steady import pairs, steady_steps
 from distprof.analyze.work import NODE, work_of
 from distprof.trace import intervals
-from distprof.trace.intervals import Intervals
+from distprof.trace.intervals import EMPTY, Intervals
 from distprof.trace.tables import Tables
 
 NO_ZONES = "traces alone hold no zones: when the training thread was blocked is not known"
@@ -51,6 +51,7 @@ def trace_parts(tables: Tables, matched: pl.DataFrame, rank: int) -> RankParts:
         collectives=in_flight,
         endless=calls.filter(pl.col("ended").is_null())["created"].to_numpy(),
         exposed=intervals.subtract(intervals.intersect(in_flight, blocked), intervals.union(data, compute)),
+        unknown=EMPTY,
         why_not=NO_ZONES,
     )
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
-from distprof.analyze.bandwidth import bandwidths
+from distprof.analyze.communication import by_kind, of_device
 from distprof.analyze.data_loading import STALL_SHARE
+from distprof.analyze.device_parts import UNBOUND_DEVICE, steps_known
 from distprof.analyze.evidence import Evidence, of_traces
 from distprof.analyze.findings import findings
 from distprof.analyze.inputs import Inputs, Recording, prepare
@@ -17,16 +19,15 @@ from distprof.analyze.offers import Judged
 from distprof.analyze.pictures import with_pictures
 from distprof.analyze.ranks import of_rank
 from distprof.analyze.registry import SECTIONS, fill
-from distprof.analyze.steady import FEWEST_STEPS, MS, pairs, steady_steps, times_of_steps
+from distprof.analyze.steady import FEWEST_STEPS, MS, pairs, prefer, steady_steps, times_of_steps
 from distprof.analyze.stragglers import judge
 from distprof.analyze.trace_parts import NO_ZONES, trace_parts
 from distprof.analyze.transfer_models import transfer_models
 from distprof.analyze.waits import bound_steps, match
-from distprof.analyze.work import Work, work_of
+from distprof.analyze.work import work_of
 from distprof.clock.compare import undecided_ns
 from distprof.result import (
     Clock,
-    CollectiveKind,
     Communication,
     DataLoading,
     Excluded,
@@ -47,6 +48,8 @@ _KNOWN = (*SYMMETRIC, "broadcast", "reduce", "gather", "scatter")
 _OF_TRACES = ("stragglers", "communication", "data_loading")
 _LEAST_LATE_NS = 20_000  # what rounded times and scheduling explain is no lateness
 _WINDOW_ONLY = "traces alone hold a window: what came before, between and after its steps is not known"
+_NO_SETTINGS = "traces do not tell how loaders were made"
+_SILENT = "its windows show no communication"
 _NO_STEPS = "no step was recorded on all ranks"
 
 
@@ -130,27 +133,35 @@ def _data_loading(tables: Tables) -> tuple[DataLoading, list[NotObserved]]:
     if shares and len(used) >= FEWEST_STEPS:
         verdict = "stalls" if max(shares) > STALL_SHARE else "keeps_up"
     section = DataLoading(basis="window", steps_used=len(used), verdict=verdict, per_rank=rows)
+    missing = [
+        NotObserved("data_loading.per_rank.startup", None, _WINDOW_ONLY),
+        *(NotObserved(f"data_loading.per_rank.{name}", None, _NO_SETTINGS) for name in ("num_workers", "pin_memory")),
+    ]
     without = [row.rank for row in rows if row.wait is None]
     reason = "the traces have no step, or no annotation of a torch DataLoader in the training thread"
-    return section, [NotObserved("data_loading.per_rank.wait", without, reason)] if without else []
+    if without:
+        missing += [NotObserved(f"data_loading.per_rank.{name}", without, reason) for name in ("wait", "share_of_step")]
+    return section, missing
 
 
 def _communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
     tables = inputs.tables
-    used = steady_steps(tables)
     comparable = inputs.clock.verdict != "unaligned"
     calls = inputs.compared if comparable else match(tables)
     device = tables.arrival == "started"
+    steady = steady_steps(tables)
+    used, known = prefer(steady, steps_known(tables, inputs.devices)) if device else (steady, True)
     rows = [
-        _of_rank(tables, calls, rank, times_of_steps(tables, rank, used), comparable=comparable)
+        of_device(inputs, rank, used, known=known) if device else _of_rank(inputs, calls, rank, used)
         for rank in tables.ranks
     ]
     logical = calls.unique(["group", "seq", "kind"])
+    told = calls if comparable else calls.with_columns(binds_until=pl.lit(None, pl.Int64))
     means = {name: _mean([getattr(row, name) for row in rows]) for name in ("total", "exposed", "wait", "transfer")}
     total, exposed = means["total"], means["exposed"]
     recorded = pl.col("members") - _absent(tables, logical)
-    found = logical.height > 0 or tables.world_size == 1
-    models, no_model = transfer_models(calls, used) if comparable else ([], [])
+    found = logical.height > 0 or tables.world_size == 1 or total is not None
+    models, no_model = transfer_models(calls, steady) if comparable else ([], [])
     section = Communication(
         basis="window",
         steps_used=len(used),
@@ -160,34 +171,42 @@ def _communication(inputs: Inputs) -> tuple[Communication, list[NotObserved]]:
         unclassified=logical.filter(~pl.col("kind").is_in(_KNOWN)).height if found else None,
         total=total,
         exposed=exposed,
-        overlapped=None if total is None or exposed is None else total - exposed,
+        overlapped=None if total is None or exposed is None else max(0.0, total - exposed),
         wait=means["wait"],
         transfer=means["transfer"],
         per_rank=rows,
-        by_kind=_by_kind(calls, comparable=comparable),
+        by_kind=by_kind(told, pl.col("step").is_in(steady) if steady else pl.lit(True)),
         buckets=[],
         transfer_models=models,
     )
-    missing = list(no_model)
-    if not logical.height and tables.world_size > 1:
+    missing = [*no_model, *_missing_by_kind(section, comparable=comparable)]
+    if not found:
         missing.append(NotObserved("communication", None, _no_communication(tables)))
     elif not used:
-        missing.append(NotObserved("communication.total", None, _NO_STEPS))
+        missing += _rows(("total", "exposed", "overlapped", "wait", "transfer"), None, _NO_STEPS)
     else:
-        if exposed is None and not device:
-            missing.append(NotObserved("communication.exposed", None, NO_ZONES))
+        silent = [row.rank for row in rows if row.total is None]
+        if silent:
+            missing += _rows(("total", "exposed", "overlapped"), silent, _SILENT)
+        elif exposed is None:
+            missing += _rows(("exposed", "overlapped"), None, NO_ZONES)
         unbound = logical.filter(pl.col("binds_until").is_null() & pl.col("step").is_in(used)).height
         if means["wait"] is None:
             reason = "no collective is known to have bound the ranks, or their clocks cannot be compared"
-            missing.append(NotObserved("communication.wait", None, reason))
+            reason = UNBOUND_DEVICE if device else reason
+            missing += _rows(("wait", "transfer"), None, reason)
         elif unbound:
             reason = (
                 f"{unbound} collectives in these steps were not seen on all members, or bind nobody: no wait for them"
             )
             missing.append(NotObserved("communication.wait", None, reason))
     of_buckets = "traces alone do not tell DDP's buckets"
-    missing += [NotObserved(f"communication.{name}", None, of_buckets) for name in ("buckets", "gradients")]
+    missing += _rows(("buckets", "gradients"), None, of_buckets)
     return section, missing
+
+
+def _rows(figures: Sequence[str], ranks: list[int] | None, reason: str) -> list[NotObserved]:
+    return [NotObserved(f"communication.{figure}", ranks, reason) for figure in figures]
 
 
 def _absent(tables: Tables, logical: pl.DataFrame) -> pl.Series:
@@ -196,65 +215,45 @@ def _absent(tables: Tables, logical: pl.DataFrame) -> pl.Series:
     return logical["group"].replace_strict(absent, default=0, return_dtype=pl.Int64)
 
 
-def _of_rank(
-    tables: Tables, calls: pl.DataFrame, rank: int, steps: Intervals, *, comparable: bool
-) -> RankCommunication:
-    work = work_of(tables, rank)
-    own = of_rank(calls, rank)
+def _of_rank(inputs: Inputs, calls: pl.DataFrame, rank: int, used: list[int]) -> RankCommunication:
+    """A rank's communication on a CPU."""
+    tables, parts = inputs.tables, inputs.parts[rank]
+    steps = times_of_steps(tables, rank, used)
+    own, alone = of_rank(calls, rank), tables.world_size == 1
 
     def per_step(a: Intervals) -> float | None:
         return float(intervals.covered(a, steps[:, 0], steps[:, 1]).mean()) / MS if len(steps) else None
 
+    comparable = inputs.clock.verdict != "unaligned"
     bound = own.filter(pl.col("binds_until").is_not_null())
     waits = intervals.union(
         pairs(bound.with_columns(pl.min_horizontal("binds_until", "ended")), "arrived", "binds_until")
     )
-    total = per_step(work.comm) if len(own) else None
-    wait = per_step(intervals.intersect(waits, work.comm)) if comparable and len(bound) else None
+    comm = work_of(tables, rank).comm
+    total = per_step(comm) if len(own) or alone else None
+    wait = per_step(intervals.intersect(waits, comm)) if alone or (comparable and len(bound)) else None
     return RankCommunication(
         rank=rank,
         total=total,
-        exposed=per_step(_exposed(work)) if tables.arrival == "started" and total is not None else None,
+        exposed=per_step(parts.exposed) if total is not None and parts.recorded else None,
         wait=wait,
         transfer=None if total is None or wait is None else total - wait,
     )
 
 
-def _exposed(work: Work) -> Intervals:
-    return intervals.subtract(work.comm, work.compute)
-
-
-def _by_kind(calls: pl.DataFrame, *, comparable: bool) -> list[CollectiveKind]:
-    wait = (pl.col("binds_until") - pl.col("arrived")) / MS
-    # The clocks of devices differ by some us, so that an end can come before the last arrival.
-    transfer = ((pl.col("ended") - pl.col("binds_until")) / MS).clip(lower_bound=0.0)
-    table = (
-        calls.group_by("kind", "group", "bytes")
-        .agg(
-            pl.col("seq").n_unique().alias("count"),
-            pl.col("members").first(),
-            wait.mean().alias("wait"),
-            transfer.mean().alias("transfer"),
-        )
-        .sort("kind", "group", "bytes")
-    )
-    rows = []
-    for kind, group, size, count, members, waited, moved in table.iter_rows():
-        transferred = moved if comparable else None
-        algbw, busbw = bandwidths(kind, members, size, transferred)
-        rows.append(
-            CollectiveKind(
-                kind=kind,
-                group=group,
-                bytes=size,
-                count=count,
-                wait=waited if comparable else None,
-                transfer=transferred,
-                algbw_gbps=algbw,
-                busbw_gbps=busbw,
-            )
-        )
-    return rows
+def _missing_by_kind(section: Communication, *, comparable: bool) -> list[NotObserved]:
+    unseen = "not all members' windows hold some of these, or it is not known who binds them"
+    unseen = unseen if comparable else "the ranks' clocks cannot be compared"
+    reasons = {
+        "bytes": "the traces do not tell the sizes of some of these, and without them there is no bandwidth",
+        "wait": unseen,
+        "transfer": f"{unseen}; or their end",
+    }
+    return [
+        NotObserved(f"communication.by_kind.{name}", None, reason)
+        for name, reason in reasons.items()
+        if any(getattr(row, name) is None for row in section.by_kind)
+    ]
 
 
 def _stragglers(inputs: Inputs, evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:

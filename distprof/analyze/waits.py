@@ -89,6 +89,13 @@ def match(tables: Tables, *, comparable: bool = True) -> pl.DataFrame:
     return joined.join(last, on=[*ONE, "rank"], how="left").sort("rank", "created")
 
 
+def seen_to_start(matched: pl.DataFrame) -> pl.DataFrame:
+    """`match`'s with nobody bound in what is not known to have started on all members: when a host created it is not
+    when its device arrived."""
+    started = pl.col("started").is_not_null().all().over(ONE)
+    return matched.with_columns(pl.when(started).then(name).alias(name) for name in ("binds_until", "last_rank"))
+
+
 @once
 def in_forward(matched: pl.DataFrame) -> pl.DataFrame:
     """See `IN_FORWARD`; `matched` is `match`'s."""

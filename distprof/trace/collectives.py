@@ -9,8 +9,10 @@ import polars as pl
 
 from distprof.result import Group
 from distprof.trace.buckets import GRADIENT_DTYPES, Bucket, number_buckets
+from distprof.trace.carried_out import join_kernels
 from distprof.trace.gloo import join_spans
 from distprof.trace.intervals import Times, innermost
+from distprof.trace.kernels import CARRIED_OUT
 from distprof.trace.kinds import KINDS
 from distprof.trace.recordings import DdpFacts, Facts
 from distprof.trace.roots import TOLD, roots_of
@@ -40,8 +42,9 @@ def build_collectives(
     windows: pl.DataFrame,
     facts: Mapping[int, Facts],
     told: Mapping[int, pl.DataFrame] = MappingProxyType({}),
+    carried_out: Mapping[int, pl.DataFrame] = MappingProxyType({}),
 ) -> tuple[pl.DataFrame, list[Group]]:
-    """Put each collective into its group, step and zone, number DDP's buckets, and join gloo's spans.
+    """Put each collective into its group, step and zone, number DDP's buckets, and join gloo's spans and kernels.
 
     Point-to-point operations are left out: they are numbered apart and belong to two ranks only.
 
@@ -51,6 +54,7 @@ def build_collectives(
         events: KINETO_EVENTS of all ranks.
         facts: of each rank.
         told: rank -> TOLD of its windows, where these tell roots.
+        carried_out: rank -> CARRIED_OUT of its windows, where these hold kernels.
 
     Returns:
         A COLLECTIVES table, and the process groups that its ids refer to.
@@ -68,6 +72,7 @@ def build_collectives(
             windows=windows.filter(pl.col("rank") == rank),
             models=facts[rank].ddp,
             told=told.get(rank, empty(TOLD)),
+            carried_out=carried_out.get(rank, empty(CARRIED_OUT)),
             groups=groups,
         )
         for (rank,), of_rank in named.partition_by("rank", as_dict=True).items()
@@ -85,15 +90,21 @@ def _of_rank(
     windows: pl.DataFrame,
     models: list[DdpFacts],
     told: pl.DataFrame,
+    carried_out: pl.DataFrame,
     groups: list[Group],
 ) -> pl.DataFrame:
-    started, ended = entries["started"].to_list(), entries["ended"].to_list()
+    # Of a device's collectives the recorder tells when the host noticed that they had begun and were over. Kernels do.
+    told_at = entries.select("started", "ended")
+    told_at = told_at.clear(len(entries)) if len(carried_out) else told_at
+    started, ended = told_at["started"].to_list(), told_at["ended"].to_list()
     for index, start, end in windows.select("window", "start", "end").iter_rows():
         of_window = events.filter(pl.col("window") == index)
         for entry, span in join_spans(entries, of_window, start, end).items():
             begin, over, finished = of_window.select("start", "end", "finished").row(span)
             started[entry] = begin
             ended[entry] = over if finished else None
+    for entry, kernel in join_kernels(entries, carried_out).items():
+        started[entry], ended[entry] = carried_out.select("started", "ended").row(kernel)
     created = entries["created"].to_numpy()
     zone = innermost(training["start"].to_numpy(), training["end"].to_numpy(), created)
     step = innermost(steps["start"].to_numpy(), steps["end"].to_numpy(), created)

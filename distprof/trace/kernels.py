@@ -20,7 +20,8 @@ _OPERATOR = "c10d::"
 _RECORD = "record_param_comms"
 
 # One row per collective of a trace; `group`, `desc` and `members` as the trace writes them, `root` a place among these.
-# Collectives of one group are in one `lane`: a stream, or gloo's workers.
+# Collectives of one group are in one `lane`: a stream, or gloo's workers. `returned` is when the host's call that
+# created it was over; null where nothing tells of that call.
 CARRIED_OUT: dict[str, Any] = {
     "kind": pl.String,
     "family": pl.String,
@@ -31,6 +32,7 @@ CARRIED_OUT: dict[str, Any] = {
     "bytes": pl.Int64,
     "dtype": pl.String,
     "created": pl.Int64,
+    "returned": pl.Int64,
     "started": pl.Int64,
     "ended": pl.Int64,
     "lane": pl.Int64,
@@ -133,7 +135,7 @@ def _called(kernels: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) ->
     roots = calls.select("row", operator_root="root")
     table = table.join(roots, left_on="operator", right_on="row", how="left", maintain_order="left")
     for place in around:
-        told = (events[column].gather(table[place]).alias(f"{place}_{column}") for column in ("name", "start"))
+        told = (events[column].gather(table[place]).alias(f"{place}_{column}") for column in ("name", "start", "end"))
         table = table.with_columns(*told)
     table = table.with_columns(
         call_kind=_kinds(table["call_collective"]),
@@ -151,6 +153,7 @@ def _called(kernels: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) ->
         root=pl.coalesce("call_root", "operator_root"),
         call=pl.coalesce(pl.col("record", "annotation").cast(pl.Int64), -1 - pl.col("row").cast(pl.Int64)),
         created=pl.coalesce("operator_start", "record_start", "annotation_start", "launched", "start"),
+        returned=pl.coalesce("operator_end", "record_end", "annotation_end"),
         members=pl.col("members").fill_null(only.then(pl.col("members").drop_nulls().first().over("device", "stream"))),
         desc=pl.col("desc").fill_null(only.then(pl.col("desc").drop_nulls().first().over("device", "stream"))),
         group=pl.col("group").fill_null(only.then(groups.first().over("device", "stream"))),
@@ -179,7 +182,7 @@ def _carried_out(called: pl.DataFrame) -> pl.DataFrame:
         *(pl.col(name).first() for name in first),
         pl.col("elements", "stream").first(),
         pl.col("created", "start").min(),
-        pl.col("end").max(),
+        pl.col("returned", "end").max(),
     )
     named = rows.with_columns(
         bytes=pl.col("elements") * size_of(pl.col("dtype")),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import polars as pl
 
 from distprof.run.directory import RankFiles, RunDirectory
@@ -19,7 +20,7 @@ from distprof.trace.columns import KINETO_EVENTS
 from distprof.trace.digest import read_with_digest
 from distprof.trace.joined import Attempt, attempts_of, directories_of
 from distprof.trace.jumps import Jump, put_back, put_back_columns
-from distprof.trace.kernels import read_kernels
+from distprof.trace.kernels import CARRIED_OUT, read_kernels
 from distprof.trace.kineto import placed, read_kineto
 from distprof.trace.loaded import Run
 from distprof.trace.notes import Note, RecordingError
@@ -44,7 +45,7 @@ from distprof.trace.tables import (
 from distprof.trace.traces import load_traces
 from distprof.trace.workers import Advance, Progress, read_each
 
-__all__ = ["Run", "load", "load_attempt"]
+__all__ = ["Run", "load", "load_attempt", "load_others"]
 
 Value = TypeVar("Value")
 _LAST_WINDOW = 2**31 - 1
@@ -110,15 +111,30 @@ def load_attempt(run: Run, number: int) -> Run | None:
     return _load_run(directories, number=number)
 
 
+def load_others(run: Run) -> Iterator[Run]:
+    """Read the other attempts of a run directory that left recordings, in their order.
+
+    Raises:
+        RunDirectoryError: the directory can no longer be read.
+    """
+    directories = [run.directory, *map(RunDirectory, run.beside)]
+    attempts, notes = attempts_of(directories)
+    others = [one for one in attempts if one.files and one.number != run.attempt and one.number in set(run.attempts)]
+    for one in others:
+        yield _load_run(directories, number=one.number, listed=(attempts, notes))
+
+
 def _load_run(
     directories: Sequence[RunDirectory],
     workers: int = 1,
     progress: Progress | None = None,
     number: int | None = None,
+    listed: tuple[Sequence[Attempt], Sequence[Note]] | None = None,
 ) -> Run:
     directory = directories[0]
     manifest = read_manifest(directory)
-    attempts, notes = attempts_of(directories)
+    attempts, earlier = listed or attempts_of(directories)
+    notes = [*earlier]
     wanted = {number} if number is not None else {attempt.number for attempt in attempts}
     attempt = next((one for one in reversed(attempts) if one.files and one.number in wanted), None)
     if attempt is None:
@@ -142,6 +158,12 @@ def _load_run(
     reading = read_each(_read_rank, files, sizes, workers=workers, progress=progress)
     ranks = [outcome() for outcome in reading]
     facts = {rank.number: Facts.of(rank.facts) for rank in ranks}
+    present = [rank.number for rank in ranks if rank.left_something]
+    told = [size for size in (world_size, *(of_rank.world_size for of_rank in facts.values())) if size]
+    world_size = max([*told, *(rank + 1 for rank in present)], default=0)
+    if told:
+        facts, beyond = _within_world(facts, world_size)
+        notes += [Note(of.rank, of.facts, "$.groups", beyond[of.rank]) for of in files if of.rank in beyond]
     zones = pl.concat([empty(ZONES), *(rank.timeline.zones for rank in ranks)])
     entries = with_kinds(pl.concat([empty(ENTRIES), *(rank.entries for rank in ranks)]))
     events = pl.concat([empty(KINETO_EVENTS), *(rank.events for rank in ranks)])
@@ -156,12 +178,11 @@ def _load_run(
         windows=windows,
         facts=facts,
         told={rank.number: rank.roots for rank in ranks},
+        carried_out={rank.number: rank.carried_out for rank in ranks},
     )
-    present = [rank.number for rank in ranks if rank.left_something]
-    sizes = [of_rank.world_size for of_rank in facts.values() if of_rank.world_size is not None]
     tables = Tables(
         ranks=present,
-        world_size=max([world_size, *sizes, *(rank + 1 for rank in present)]),
+        world_size=world_size,
         step_source=step_source,
         groups=groups,
         zones=zones,
@@ -205,6 +226,7 @@ class _Rank:
     entries: pl.DataFrame
     events: pl.DataFrame
     kernels: pl.DataFrame
+    carried_out: pl.DataFrame
     memory: pl.DataFrame
     shapes: pl.DataFrame
     roots: pl.DataFrame
@@ -237,7 +259,7 @@ def _read_rank(files: RankFiles, advance: Advance) -> _Rank:
 
     facts = read(read_facts, files.facts) or no_facts
     timeline, entries = Timeline(), empty(ENTRIES)
-    events, kernels = [empty(KINETO_EVENTS)], [empty(KERNELS)]
+    events, kernels, carried_out = [empty(KINETO_EVENTS)], [empty(KERNELS)], [empty(CARRIED_OUT)]
     memory, shapes, roots = [empty(MEMORY)], [empty(SHAPES)], [empty(TOLD)]
     if files.zones.exists():
         timeline = read(read_zones, files.zones) or timeline
@@ -262,7 +284,9 @@ def _read_rank(files: RankFiles, advance: Advance) -> _Rank:
             if timeline.jumps and isinstance(moment, int):
                 trace = trace.later_by(put_back(timeline.jumps, moment) - moment)
             events.append(placed(trace.events, rank, window, KINETO_EVENTS))
-            kernels.append(placed(read_kernels(trace.events, trace.calls)[0], rank, window, KERNELS))
+            done, collectives = read_kernels(trace.events, trace.calls)
+            kernels.append(placed(done, rank, window, KERNELS))
+            carried_out.append(collectives)
             memory.append(placed(trace.memory, rank, window, MEMORY))
             shapes.append(placed(read_shapes(trace.events), rank, window, SHAPES))
             roots.append(told_roots(trace.events, trace.calls))
@@ -274,6 +298,7 @@ def _read_rank(files: RankFiles, advance: Advance) -> _Rank:
         entries=entries,
         events=pl.concat(events),
         kernels=pl.concat(kernels),
+        carried_out=pl.concat(carried_out),
         memory=pl.concat(memory),
         shapes=pl.concat(shapes),
         roots=pl.concat(roots).sort("start"),
@@ -281,6 +306,23 @@ def _read_rank(files: RankFiles, advance: Advance) -> _Rank:
         bases=bases,
         notes=notes,
     )
+
+
+def _within_world(facts: Mapping[int, Facts], size: int) -> tuple[dict[int, Facts], dict[int, str]]:
+    """The ranks' facts without members of groups that the job does not have; and what is said of ranks that tell of
+    such."""
+    within, beyond = dict(facts), {}
+    for rank, of_rank in facts.items():
+        groups = [
+            msgspec.structs.replace(group, ranks=sorted({member for member in group.ranks if member < size}))
+            if len(group.ranks) > size or max(group.ranks, default=0) >= size
+            else group
+            for group in of_rank.groups
+        ]
+        if groups != of_rank.groups:
+            within[rank] = msgspec.structs.replace(of_rank, groups=groups)
+            beyond[rank] = f"it tells of groups with ranks that a job of {size} does not have: these were left out"
+    return within, beyond
 
 
 def _with_times_put_back(facts: dict[str, Any], jumps: Sequence[Jump]) -> dict[str, Any]:

@@ -102,6 +102,6 @@ def _first_created_inside(created: np.ndarray, started: np.ndarray) -> int | Non
 
 
 def _table(spans: pl.DataFrame) -> pl.DataFrame:
-    nothing = dict.fromkeys(("group", "desc", "members", "seq"))
+    nothing = dict.fromkeys(("group", "desc", "members", "seq", "returned"))
     filled = spans.with_columns(bytes=pl.col("elements") * size_of(pl.col("dtype")), **nothing)
     return filled.select(pl.col(name).cast(dtype) for name, dtype in CARRIED_OUT.items())

@@ -163,10 +163,12 @@ def test_a_rank_without_steps_does_not_take_the_others_figures() -> None:
 
 
 def test_waiting_for_point_to_point_operations_is_communication() -> None:
-    """They are not among the collectives; a wait zone is known to wait for something."""
-    row, _ = step(zones=[*ZONES, Zone(0, "wait", 92, 97)])
-    assert (row.comm_wait, row.comm_transfer, row.other) == (20, 13, 22)
+    """They are not among the collectives; a wait zone is known to wait for something, and not for whom."""
+    row, missing = step(zones=[*ZONES, Zone(0, "wait", 92, 97)])
+    assert (row.comm_exposed, row.other) == (33, 22)
+    assert (row.comm_wait, row.comm_transfer) == (None, None)
     assert row.comm_overlapped == 10
+    assert {"breakdown.comm_wait", "breakdown.comm_transfer"} <= {each.what for each in missing}
 
 
 def test_the_transfer_of_a_broadcast_in_forward_blocks_too() -> None:

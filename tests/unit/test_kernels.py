@@ -87,6 +87,31 @@ def test_kinds_of_operations(operation: str, kind: str) -> None:
     assert kind_of(operation) == kind
 
 
+def test_what_torch_calls_sending_and_receiving_tells_the_ranks_too() -> None:
+    assert (kind_of("nccl:send 0->1"), kind_of("nccl:recv 12<-3")) == ("send", "recv")
+
+
+def test_sending_and_receiving_by_its_annotation_is_no_collective(tmp_path: Path) -> None:
+    shuffle = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    for rank, title in enumerate(("nccl:send 0->1", "nccl:recv 1<-0")):
+        events = [
+            mark(1, 0, 1000),
+            span(title, 100, 40),
+            launch(110, 1),
+            kernel(shuffle, 200, 100, stream=20, correlation=1),
+            span("nccl:all_reduce", 400, 40),
+            launch(410, 2),
+            nccl(500, 100, correlation=2),
+        ]
+        write_trace(tmp_path / f"rank{rank}.json", events, rank=rank)
+    run = distprof.load(tmp_path)
+    kinds = [("send", "all_reduce"), ("recv", "all_reduce")]
+    assert of_kernels(run, "rank", "collective") == [(rank, kind) for rank in (0, 1) for kind in kinds[rank]]
+    found = build(run).communication
+    assert [row.kind for row in found.by_kind] == ["all_reduce"]
+    assert (found.collectives, found.matched, found.unmatched, found.unclassified) == (1, 1, 0, 0)
+
+
 def test_a_kernels_own_name() -> None:
     assert own_name("void a::b<c(d), 2>(e<f>*)") == "a::b"
     assert own_name("std::enable_if<x>::type (anonymous namespace)::k<1>(int)") == "std::enable_if"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pytest
 
-from distprof.analyze.waits import bound_steps, match, rank_waits, waits_for
+from distprof.analyze.waits import bound_steps, match, rank_waits, seen_to_start, waits_for
 from tests.unit.tables import Call, Step, Zone, in_ms, ns, tables
 
 
@@ -103,6 +104,63 @@ def test_other_broadcasts_bind_nobody_as_their_root_is_not_recorded() -> None:
     assert bindings(ranks=range(2), calls=calls) == dict.fromkeys(range(2), (False, None, None))
 
 
+def all_to_all(*times: tuple[float, float | None], **world: Any) -> dict[int, tuple[Any, ...]]:
+    calls = [Call(rank, 1, start, end, kind="all_to_all") for rank, (start, end) in enumerate(times)]
+    return bindings(ranks=range(len(times)), calls=calls, **world)
+
+
+def test_an_all_to_all_has_bound_its_ranks_if_every_end_came_after_every_start() -> None:
+    assert all_to_all((10, 18), (17, 19)) == dict.fromkeys(range(2), (True, 17, 1))
+    unbound = dict.fromkeys(range(2), (False, None, None))
+    assert all_to_all((10, 12), (17, 19)) == unbound
+    assert all_to_all((10, 18), (17, None)) == unbound, "where that is not known it binds nobody"
+    assert all_to_all((10, 18), (17, 19), world_size=3) == unbound
+    # Clocks may be 20 us apart.
+    assert all_to_all((10, 16.98), (17, 19)) == dict.fromkeys(range(2), (True, 17, 1))
+    assert all_to_all((10, 16.979), (17, 19)) == unbound
+
+
+def test_other_kinds_bind_nobody_whenever_they_ended() -> None:
+    calls = [Call(rank, 1, 10 + rank, 20, kind="reduce") for rank in range(2)]
+    assert bindings(ranks=range(2), calls=calls) == dict.fromkeys(range(2), (False, None, None))
+
+
+def test_on_devices_a_rank_arrives_when_its_kernel_begins() -> None:
+    calls = [Call(0, 1, 10, started=21), Call(1, 1, 17, started=19), Call(0, 2, 30, started=31), Call(1, 2, 35)]
+    of = tables(ranks=range(2), calls=calls)
+    matched = match(replace(of, arrival="started"))
+    assert matched["arrived"].to_list() == [ns(21), ns(31), ns(19), ns(35)]
+    assert matched["binds_until"].to_list() == [ns(21), ns(35)] * 2
+    assert match(of)["binds_until"].to_list() == [ns(17), ns(35)] * 2
+
+
+def test_what_is_not_known_to_have_started_everywhere_is_not_known_to_bind() -> None:
+    calls = [Call(0, 1, 10, started=21), Call(1, 1, 17, started=19), Call(0, 2, 30, started=31), Call(1, 2, 35)]
+    matched = match(replace(tables(ranks=range(2), calls=calls), arrival="started"))
+    seen = seen_to_start(matched)
+    assert seen.drop("binds_until", "last_rank").equals(matched.drop("binds_until", "last_rank"))
+    assert seen.filter(seq=1).equals(matched.filter(seq=1))
+    assert seen.filter(seq=2).select("binds", "binds_until", "last_rank").rows() == [(True, None, None)] * 2
+
+
+def test_of_those_who_came_together_the_highest_rank_is_the_last() -> None:
+    for order in (range(3), reversed(range(3))):
+        calls = [Call(rank, 1, 10) for rank in order]
+        assert bindings(ranks=range(3), calls=calls) == dict.fromkeys(range(3), (True, 10, 2))
+        broadcast = [Call(call.rank, 1, 10, kind="broadcast", zone="forward") for call in calls]
+        found = bindings(ranks=range(3), calls=broadcast)
+        assert {rank: last for rank, (_, _, last) in found.items()} == {0: 2, 1: 1, 2: 2}
+
+
+def test_rows_are_by_rank_in_the_order_of_creation() -> None:
+    calls = [Call(1, 2, 20), Call(1, 1, 11), Call(0, 2, 25), Call(0, 1, 10), Call(0, 3, 5, group=7)]
+    matched = match(tables(ranks=range(2), calls=calls))
+    assert matched.select("rank", "seq", "binds").rows() == [
+        *((0, 3, False), (0, 1, True), (0, 2, True)),  # of an unknown group nothing is known
+        *((1, 1, True), (1, 2, True)),
+    ]
+
+
 def test_clocks_that_cannot_be_compared_bind_nobody_for_certain() -> None:
     calls = [Call(0, 1, 10), Call(1, 1, 5000)]
     assert bindings(ranks=range(2), calls=calls, comparable=False) == dict.fromkeys(range(2), (True, None, None))
@@ -158,6 +216,20 @@ def test_a_backward_that_waits_for_itself_goes_on_after_that() -> None:
     assert blocked(zones, bucket_after) == [(41, 50), (80, 100)]
 
 
+def test_a_zone_waits_from_the_first_collective_that_is_created_in_it() -> None:
+    zones = [Zone(0, "wait", 20, 30), Zone(0, "wait", 40, 50), Zone(0, "wait", 60, 70)]
+    assert blocked(zones, [Call(0, 1, 25), Call(0, 2, 27), Call(0, 3, 50)]) == [(25, 30), (40, 50), (60, 70)]
+
+
+def test_what_is_created_while_backward_waits_is_not_what_it_waits_for() -> None:
+    zones = [Zone(0, "backward", 0, 100), Zone(0, "wait", 35, 50)]
+    assert blocked(zones, [Call(0, 1, 40, zone="wait")]) == [(40, 100)]
+
+
+def test_backward_may_begin_with_its_only_bucket() -> None:
+    assert blocked([Zone(0, "backward", 10, 100)], [Call(0, 1, 10, zone="backward")]) == [(10, 100)]
+
+
 def test_a_broadcast_in_forward_blocks_until_the_root_is_there() -> None:
     zones = [Zone(rank, "forward", 0, 50) for rank in range(2)]
     calls = [Call(0, 1, 30, kind="broadcast", zone="forward"), Call(1, 1, 10, kind="broadcast", zone="forward")]
@@ -184,6 +256,7 @@ def test_waits_are_united_and_only_where_the_rank_was_blocked() -> None:
     assert in_ms(first.pending) == [(40, 70)]
     assert in_ms(first.blocked) == [(50, 100)]
     assert in_ms(first.waits) == [(50, 70)], "20 ms, though each of two buckets waited for 20"
+    assert first.arrived.tolist() == [ns(40), ns(50)]
     assert in_ms(second.pending) == in_ms(second.waits) == []
     assert in_ms(second.blocked) == [(70, 100)], "a transfer"
 
