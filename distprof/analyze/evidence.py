@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from distprof.analyze.exchanges import exchanges
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.own_time import OwnTime, own_time
 from distprof.analyze.ranks import of_rank
@@ -39,6 +40,7 @@ class Evidence:
         device: times are those of the devices.
         computing: rank -> where its device computed, if they are.
         unknown: why it is not known when ranks were blocked, if it is not.
+        exchanges: `exchanges.exchanges`: ranks that send or receive, in which nobody is known to wait for anybody.
     """
 
     basis: Basis
@@ -51,6 +53,7 @@ class Evidence:
     device: bool = False
     computing: Mapping[int, Intervals] = field(default_factory=dict)
     unknown: str | None = None
+    exchanges: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def calls(self) -> pl.DataFrame:
@@ -76,6 +79,7 @@ def of_run(inputs: Inputs) -> Evidence:
         bound=inputs.bound,
         waits=inputs.waits,
         own=inputs.own,
+        exchanges=exchanges(inputs.tables, inputs.own.steps, inputs.parts),
     )
 
 
@@ -114,8 +118,9 @@ def of_windows(inputs: Inputs, zones: pl.DataFrame) -> Evidence:
         matched=matched,
         bound=bound_steps(tables, matched),
         waits=waits,
-        own=own_time(tables, waits, steps, computing if device else None),
+        own=own_time(tables, waits, steps, computing, matched) if device else own_time(tables, waits, steps),
         device=device,
         computing=computing if device else {},
         unknown=None if device else next((part.why_not for part in inputs.parts.values() if not part.recorded), None),
+        exchanges=exchanges(tables, steps, inputs.parts),
     )

@@ -44,8 +44,7 @@ def _delays(evidence: Evidence) -> Floats:
     """How late each rank was in each step, in ms, as stragglers are judged; ranks and steps are those of own times."""
     own = evidence.own
     times = [own.own[:, :, zones].sum(axis=2) for zones in blame.places(own).values()]
-    peers = roles(own.ranks, evidence.calls, evidence.tables.groups)
-    found = lateness(np.stack(times, axis=2).astype(np.float64), peers, evidence.step)
+    found = lateness(np.stack(times, axis=2).astype(np.float64), roles(evidence).members, evidence.step)
     delays: Floats = found.delays / MS
     return delays
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distprof.analyze.habits import garbage_collection
+from distprof.analyze.hidden import holds_up, later_still
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.offers import Judged
 from distprof.result import Cause, Finding, Straggler
@@ -26,7 +27,6 @@ _CHECKS: dict[Cause, str] = {
     "uneven_work": "share out elements and not samples: a sampler that gives all ranks batches of equal size",
 }
 _ANY_CHECK = "look at these steps of that rank and of a peer side by side (`distprof view RUN`)"
-_HIDDEN_SHARE = 0.1  # of its delay: a straggler that imposes less wait is hidden behind another one
 
 
 def of_stragglers(inputs: Inputs, judged: Judged) -> list[Finding]:
@@ -40,12 +40,18 @@ def _of(row: Straggler, judged: Judged) -> Finding:
     when = "each step" if row.pattern == "persistent" else f"{len(row.steps)} of the steps"
     figures = {
         "stragglers.delay": row.delay,
-        "stragglers.last_arrivals": float(row.last_arrivals),
+        "stragglers.last_arrivals": float(row.last_arrivals) if row.of_collectives else None,
         "steps.steady.median": judged.step,
         "stragglers.imposed_wait": row.imposed_wait,
         "stragglers.saved_if_fixed": row.saved_if_fixed,
     }
-    hidden = row.imposed_wait is not None and row.imposed_wait < _HIDDEN_SHARE * row.delay
+    waited = {
+        True: "and the others wait for it",
+        False: "but the others hardly wait for it",
+        None: "and how long the others wait for it was not observed",
+    }[holds_up(row)]
+    if later_still(row, judged.stragglers.ranks) is not None:
+        waited = "but comes before a rank that is later still"
     saves = row.delay if row.saved_if_fixed is None else row.saved_if_fixed
     return Finding(
         id=f"straggler.{row.cause}",
@@ -53,7 +59,7 @@ def _of(row: Straggler, judged: Judged) -> Finding:
         ranks=[row.rank],
         steps=row.steps[:5],
         observation=f"rank {row.rank} takes {row.delay:.1f} ms longer than its peers in {when}, mostly in {where}, "
-        + ("but comes before a rank that is later still" if hidden else "and the others wait for it"),
+        + waited,
         hypothesis=_HYPOTHESES[row.cause],
         next_check=_CHECKS.get(row.cause, _ANY_CHECK),
         evidence={name: figure for name, figure in figures.items() if figure is not None},

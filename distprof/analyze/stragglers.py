@@ -18,7 +18,7 @@ from distprof.analyze.inputs import Inputs
 from distprof.analyze.lateness import Floats, Lateness, lateness
 from distprof.analyze.patterns import FEWEST_LATE, Late, for_a_while, in_a_row, in_proportion, late_ranks
 from distprof.analyze.replay import Replayed, replay
-from distprof.analyze.roles import roles
+from distprof.analyze.roles import Roles, roles
 from distprof.analyze.steady import FEWEST_STEPS, MS, on_device, prefer, times_of_steps
 from distprof.analyze.waits import ONE, UNBOUND, waits_for
 from distprof.clock.compare import Confidence, confidence
@@ -27,6 +27,9 @@ from distprof.trace import intervals
 
 _LISTED_STEPS = 100
 _A_WHILE = "in all places in proportion, as on a core that other programs use for a while"
+_NO_PEERS = "they may do other work, as stages of a pipeline"
+_NOTHING = 0.1  # of its delay a rank costs the others, if that is no delay to them
+_SENT = "ranks also send each other data point to point, and who waited for whom in that is not known"
 _FEW_STEPS = 10  # in which half of them may be late by chance
 
 
@@ -49,7 +52,7 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
 
     found, peers = _lateness(evidence)
     culprits = _with_one_reason(
-        [_Culprit.of(evidence, found, late, peers) for late in late_ranks(found, peers, evidence.step)]
+        [_Culprit.of(evidence, found, late, peers.members) for late in late_ranks(found, peers.members, evidence.step)]
     )
     # More elements in a batch make everything longer as well.
     slower = [each for each in culprits if each.lost.cause != "uneven_work"]
@@ -61,7 +64,12 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
         why = _why(found, named, steps)
         if missing:
             why += f"; {_ranks(missing)} left no recording of steps and may be another"
-        return _told(evidence, found, named, why)
+        section, unseen = _told(evidence, found, named, why)
+        if not peers.certain and all(_costs_nothing(evidence, row) for row in section.ranks):
+            late = _ranks(sorted(row.rank for row in section.ranks))
+            why = f"{late} took longer than others that call the same collectives, and nobody waited: {_NO_PEERS}"
+            return _section(evidence, "undecided", why, found), []
+        return section, unseen
     if shared:
         late = _ranks(sorted(each.rank for each in shared))
         most = max(int(each.late.steps.sum()) for each in shared)
@@ -74,8 +82,13 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
     if missing:
         why = f"{_ranks(missing)} left no recording of steps and may be who the others waited for"
         return _section(evidence, "undecided", why, found), []
-    alone = [own.ranks[members[0]] for members in peers if len(members) == 1]
-    if alone:
+    if alone := [own.ranks[place] for place in peers.alone]:
+        why = (
+            f"{_ranks(alone)} share{'' if len(alone) > 1 else 's'} no work with any other rank that the recordings "
+            "show, as stages of a pipeline: there is nobody to compare with"
+        )
+        return _section(evidence, "undecided", why, found), []
+    if alone := [own.ranks[members[0]] for members in peers.members if len(members) == 1]:
         why = f"{_ranks(alone)} had other collectives than all others, so that there is nobody to compare with"
         return _section(evidence, "undecided", why, found), []
     ms = found.noise / MS
@@ -98,13 +111,12 @@ def extra_time(inputs: Inputs) -> Floats:
     return _lateness(of_run(inputs))[0].delays
 
 
-def _lateness(evidence: Evidence) -> tuple[Lateness, list[list[int]]]:
-    """How late the ranks were, and which of them, as places in `own.ranks`, have one role."""
-    own = evidence.own
-    peers = roles(own.ranks, evidence.calls, evidence.tables.groups)
+def _lateness(evidence: Evidence) -> tuple[Lateness, Roles]:
+    """How late the ranks were, and which of them have one role."""
+    own, peers = evidence.own, roles(evidence)
     places = list(blame.places(own).values())
     times = np.stack([own.own[:, :, zones].sum(axis=2) for zones in places], axis=2).astype(np.float64)
-    return lateness(times, peers, evidence.step), peers
+    return lateness(times, peers.members, evidence.step), peers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +171,8 @@ def _told(evidence: Evidence, found: Lateness, named: list[_Culprit], why: str) 
     own = evidence.own
     named = sorted(named, key=lambda culprit: -culprit.cost)
     kept = {each.late.index: blame.kept(own, each.role, each.late, each.extra) for each in named}
-    known = all(step in evidence.bound for step in own.steps)
+    known = all(step in evidence.bound for step in own.steps) and not evidence.exchanges
+    unknown = _SENT if evidence.exchanges else UNBOUND
     replayed = None
     if known:
         changes = [*({index: share} for index, share in kept.items()), kept]
@@ -169,11 +182,11 @@ def _told(evidence: Evidence, found: Lateness, named: list[_Culprit], why: str) 
     saved = None if replayed is None else _per_step(evidence, replayed, len(named))
     missing = []
     if unbound := [row.rank for row in rows if row.imposed_wait is None]:
-        missing.append(NotObserved("stragglers.ranks.imposed_wait", unbound, UNBOUND))
+        missing.append(NotObserved("stragglers.ranks.imposed_wait", unbound, unknown))
     if replayed is None:
         unplayed = [row.rank for row in rows]
-        missing.append(NotObserved("stragglers.ranks.saved_if_fixed", unplayed, UNBOUND))
-        missing.append(NotObserved("stragglers.saved_if_all_fixed", None, UNBOUND))
+        missing.append(NotObserved("stragglers.ranks.saved_if_fixed", unplayed, unknown))
+        missing.append(NotObserved("stragglers.saved_if_all_fixed", None, unknown))
     return replace(section, ranks=rows, saved_if_all_fixed=saved), missing
 
 
@@ -189,6 +202,7 @@ def _row(evidence: Evidence, culprit: _Culprit, replayed: Replayed | None, numbe
         matched = matched.join(taken, on=[*ONE, "last_rank"], how="left").with_columns(
             last_rank=pl.coalesce("culprit", "last_rank")
         )
+    imposed = _imposed_waits(evidence, matched, rank, counted)
     arrivals = _last_arrivals(evidence)
     last = arrivals.filter(pl.col("last_rank") == rank)
     groups = last.group_by("group").len().sort("len", "group", descending=[True, False])["group"]
@@ -201,7 +215,7 @@ def _row(evidence: Evidence, culprit: _Culprit, replayed: Replayed | None, numbe
         group=int(groups[0]) if len(groups) else None,
         via=via,
         delay=culprit.delay / MS,
-        imposed_wait=_imposed_wait(evidence, matched, rank, counted),
+        imposed_wait=None if evidence.exchanges or not imposed else float(np.mean(imposed)) / MS,
         last_arrivals=last.height,
         of_collectives=arrivals.height,
         saved_if_fixed=None if replayed is None else _per_step(evidence, replayed, number),
@@ -270,8 +284,11 @@ def _ranks(numbers: list[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _imposed_wait(evidence: Evidence, matched: pl.DataFrame, culprit: int, counted: list[int]) -> float | None:
-    """Wait in each of the steps that count that each other rank had for `culprit`, united, in ms: the mean."""
+def _imposed_waits(evidence: Evidence, matched: pl.DataFrame, culprit: int, counted: list[int]) -> list[float]:
+    """Wait in each of the steps that count that each other rank had for `culprit`, united, in ns: each one's mean.
+
+    None are known where it is not known who waited for whom.
+    """
     used, bound = prefer(counted, evidence.bound)
     per_rank = []
     for rank in evidence.own.ranks:
@@ -280,7 +297,15 @@ def _imposed_wait(evidence: Evidence, matched: pl.DataFrame, culprit: int, count
         steps = times_of_steps(evidence.tables, rank, used)
         waited = waits_for(matched, evidence.waits[rank], rank, culprit)
         per_rank.append(float(np.mean(intervals.covered(waited, steps[:, 0], steps[:, 1]))))
-    return float(np.mean(per_rank)) / MS if bound and per_rank else None
+    return per_rank if bound else []
+
+
+def _costs_nothing(evidence: Evidence, row: Straggler) -> bool:
+    """Whether nobody is known to wait for a rank, and nothing would be saved without what it takes longer."""
+    if row.imposed_wait is not None:
+        return max(row.imposed_wait, row.saved_if_fixed or 0.0) < _NOTHING * row.delay
+    imposed = _imposed_waits(evidence, evidence.matched, row.rank, row.steps)
+    return bool(imposed) and max(imposed) / MS < _NOTHING * row.delay
 
 
 def _last_arrivals(evidence: Evidence) -> pl.DataFrame:

@@ -19,6 +19,7 @@ from distprof.trace.intervals import Intervals
 from distprof.trace.tables import Tables
 
 _TOP = 3
+_UNRECORDED = "communication that was not recorded"
 # One row per wait of a rank: in which kind of wait, from when to when, and for whom.
 _WAITS: dict[str, Any] = {
     "kind": pl.String,
@@ -118,7 +119,10 @@ def _collective_waits(tables: Tables, rank: int, parts: RankParts) -> pl.DataFra
     # Outside of `Work.wait` DDP's forward waits for its buffers, and the end of backward for the buckets.
     forward = intervals.union(pairs(training_zones(tables, rank, "forward", "evaluation"), "start", "end"))
     at_once = intervals.intersect(blocked, intervals.union(in_python, forward))
-    rows = np.concatenate([at_once, intervals.subtract(blocked, at_once)])
+    # Of what is no collective, such as receiving, the recordings tell the wait alone.
+    unrecorded = intervals.intersect(at_once, parts.unknown)
+    at_once = np.concatenate([intervals.subtract(at_once, unrecorded), unrecorded])
+    rows = np.concatenate([at_once, intervals.subtract(blocked, intervals.union(at_once))])
     calls = of_rank(tables.collectives, rank).sort("created")
     last = np.searchsorted(calls["created"].to_numpy(), rows[:, 0], side="right") - 1
     created = pl.Series([*calls["kind"], None], dtype=pl.String).gather(np.where(last < 0, len(calls), last))
@@ -126,7 +130,11 @@ def _collective_waits(tables: Tables, rank: int, parts: RankParts) -> pl.DataFra
     around = intervals.innermost(outer["start"].to_numpy(), outer["end"].to_numpy(), rows[:, 0])
     labels = outer.select(pl.when(pl.col("kind") == "zone").then("name").otherwise("kind"))["name"]
     zone = pl.Series([*labels, None], dtype=pl.String).gather(np.where(around < 0, len(outer), around))
-    table = pl.DataFrame({"start": rows[:, 0], "end": rows[:, 1], "created": created, "zone": zone})
+    table = pl.DataFrame({"start": rows[:, 0], "end": rows[:, 1], "created": created, "zone": zone}).with_columns(
+        created=pl.when(~pl.Series(intervals.contains(unrecorded, rows[:, 0])))
+        .then("created")
+        .otherwise(pl.lit(_UNRECORDED))
+    )
     kind = (
         pl.when(pl.int_range(pl.len()) >= len(at_once))
         .then(pl.lit("end_of_backward"))

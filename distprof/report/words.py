@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+from distprof.analyze.hidden import holds_up, later_still
 from distprof.result import (
     Clock,
     Communication,
@@ -21,9 +23,13 @@ from distprof.result import (
     RunInfo,
     Steps,
     Straggler,
+    Stragglers,
 )
 
 NULL = "–"
+
+_WORD = re.compile(r"[a-z]+(?:['-][a-z]+)*(?=[,;:.]?(?:\s|$))")
+_MANY_RANKS = re.compile(r"(?<=\branks )\d+(?:, \d+){2,}")
 
 _CAUSES = {
     "data_loading": "data loading",
@@ -154,8 +160,8 @@ def group_name(groups: Iterable[Group], group: int | None) -> str:
 
 
 def capital(text: str) -> str:
-    """The text with a capital at its beginning."""
-    return text[:1].upper() + text[1:]
+    """The text with a capital at its beginning, unless it begins with a name, such as `aten::sort`."""
+    return text[:1].upper() + text[1:] if _WORD.match(text) else text
 
 
 def sentence(text: str) -> str:
@@ -189,19 +195,29 @@ def verdict(result: Result) -> list[str]:
         below = f" (below the noise of {duration(found.noise)} per step)" if found.noise is not None else ""
         return [f"No rank holds the others up{below}."]
     if found.verdict == "undecided":
-        return [sentence(f"Undecided whether a rank holds the others up: {found.why}")]
-    return [_verdict(each, result.steps.steady.median) for each in found.ranks]
+        return [sentence(f"Undecided whether a rank holds the others up: {why(found)}")]
+    return [_verdict(each, found.ranks, result.steps.steady.median) for each in found.ranks]
 
 
-def _verdict(straggler: Straggler, step: float | None) -> str:
+def why(found: Stragglers) -> str:
+    """What the verdict stands on; many ranks in a row as runs."""
+    return _MANY_RANKS.sub(lambda row: some([int(rank) for rank in row[0].split(", ")]), found.why)
+
+
+def _verdict(straggler: Straggler, named: Sequence[Straggler], step: float | None) -> str:
     if straggler.pattern == "persistent":
         when = "in each step"
     elif straggler.pattern == "rotating":
         when = "taking turns with other ranks, per step"
     else:
         when = "in some steps, per step"
+    later = later_still(straggler, named)
+    if later is not None:
+        does = f"is late as well, but comes before rank {later}, which is later still"
+    else:
+        does = "holds the others up" if holds_up(straggler) else "takes longer than its peers"
     return (
-        f"rank {straggler.rank} holds the others up: {cause(straggler)}, +{duration(straggler.delay)} {when}"
+        f"rank {straggler.rank} {does}: {cause(straggler)}, +{duration(straggler.delay)} {when}"
         f"{f' of {duration(step)}' if step is not None else ''}; "
         + (
             f"the others waited {duration(straggler.imposed_wait)} for it"
@@ -213,10 +229,12 @@ def _verdict(straggler: Straggler, step: float | None) -> str:
 
 def evidence(straggler: Straggler) -> str:
     """What a straggler's verdict stands on, in a sentence."""
-    words = [
-        f"rank {straggler.rank} was the last to arrive at {straggler.last_arrivals} of "
-        f"{count(straggler.of_collectives, 'synchronisation')}"
-    ]
+    words = []
+    if straggler.of_collectives:
+        words.append(
+            f"rank {straggler.rank} was the last to arrive at {straggler.last_arrivals} of "
+            f"{count(straggler.of_collectives, 'synchronisation')}"
+        )
     if straggler.pattern != "persistent" and straggler.steps:
         words.append(f"late in steps {some(straggler.steps)}")
     if straggler.via:

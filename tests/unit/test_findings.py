@@ -66,6 +66,14 @@ def test_a_healthy_run_has_none() -> None:
     assert of(healthy()) == []
 
 
+def test_traces_are_viewed_as_traces() -> None:
+    late = with_stragglers(replace(SLOW, cause="host"), replace(SLOW, cause="forward"))
+    assert all("`distprof view RUN`" in found.next_check for found in of(late))
+    annotated = replace(inputs(tables(ranks=range(4))), annotated=True)
+    for found in findings(annotated, judged(late)):
+        assert "`distprof view TRACES`" in found.next_check and "RUN" not in found.next_check
+
+
 def test_a_straggler_with_the_figures_it_stands_on() -> None:
     (found,) = of(straggler())
     assert found.id == "straggler.data_loading"
@@ -84,7 +92,8 @@ def test_a_straggler_with_the_figures_it_stands_on() -> None:
 
 
 def test_a_straggler_that_comes_before_a_later_one() -> None:
-    seen, hidden = (of(with_stragglers(replace(SLOW, imposed_wait=ms)))[0].observation for ms in (46.9, 0.2))
+    earlier = replace(SLOW, rank=1, cause="forward", delay=30.0, imposed_wait=0.2, saved_if_fixed=0.1)
+    seen, hidden = (row.observation for row in of(with_stragglers(SLOW, earlier)))
     assert seen.endswith("and the others wait for it")
     assert hidden.endswith("but comes before a rank that is later still")
 

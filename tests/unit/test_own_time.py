@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from distprof.analyze.own_time import HOST, OwnTime
+from distprof.analyze.own_time import DEVICE, HOST, OwnTime, own_time
+from distprof.analyze.ranks import of_rank
+from distprof.analyze.waits import match, waits_in
+from distprof.analyze.work import work_of
+from distprof.trace.intervals import EMPTY, subtract
 from tests.unit.jobs import always, job
-from tests.unit.tables import Call, Step, Zone, inputs, tables
+from tests.unit.tables import Call, Kernel, Step, Zone, inputs, tables
 
 
 def ms(own: OwnTime, rank: int, step: int) -> dict[str, float]:
@@ -111,3 +117,60 @@ def test_a_rank_without_zones_has_host_time() -> None:
     own = inputs(tables(ranks=[0], steps=[Step(0, 1, 0, 20)], calls=[Call(0, 1, 5)], groups=[(0, 1)])).own
     assert own.zones == [HOST]
     assert np.array_equal(own.own, [[[20_000_000]]])
+
+
+def on_devices(starts: dict[int, float], *, told: tuple[float, float] | None = None) -> OwnTime:
+    """Two ranks' devices compute 50 and 25 ms in each of three steps, with a collective after either; on rank 1 the
+    second takes 10 ms more. The last one ends at 101 ms of a step, when rank 0's host has marked the next one and rank
+    1's has not.
+
+    Args:
+        starts: when each host began its first step.
+        told: when each rank's trace says that the second collective of a step was launched, wrongly, after its start.
+    """
+    steps, calls, kernels = [], [], []
+    for rank, ahead in ((0, 0.0), (1, 2.0)):
+        edges = [starts[rank], *(100.0 * step + ahead for step in (2, 3, 4))]
+        steps += [Step(rank, step, *edges[step - 1 : step + 1]) for step in (1, 2, 3)]
+        for step in (1, 2, 3):
+            for half, (begin, work, end) in enumerate(((1, 50, 61), (61, 25 + 10 * rank, 101))):
+                at, seq = 100.0 * step, 2 * step + half
+                arrived = at + begin + work
+                created = at + told[rank] if told and half else max(at + 10, starts[rank] + 1) + half
+                number = next((n for n in (1, 2, 3) if edges[n - 1] <= created < edges[n]), None)
+                calls.append(Call(rank, seq, created, at + end, arrived, step=number))
+                kernels.append(Kernel(rank, at + begin, arrived))
+                kernels.append(Kernel(rank, arrived, at + end, collective="all_reduce"))
+    of = replace(
+        tables(ranks=[0, 1], steps=steps, calls=calls, kernels=kernels),
+        arrival="started",
+    )
+    matched = match(of)
+    work = {rank: work_of(of, rank) for rank in (0, 1)}
+    waits = {rank: waits_in(of_rank(matched, rank), subtract(work[rank].comm, work[rank].compute)) for rank in (0, 1)}
+    return own_time(of, waits, [1, 2, 3], {rank: work[rank].compute for rank in (0, 1)}, matched)
+
+
+@pytest.mark.parametrize("told", [None, (99, 102.5), (99, 104)])
+def test_a_device_is_cut_where_the_last_collective_of_a_step_ended(told: tuple[float, float] | None) -> None:
+    own = on_devices({0: 100, 1: 101}, told=told)
+    device = own.zones.index(DEVICE)
+    assert (own.own[:, :, device] / 1e6).tolist() == [[75, 75, 75], [85, 85, 85]]
+    assert [(pieces.span[0] / 1e6, pieces.span[1] / 1e6) for pieces in own.pieces] == [(100, 401), (101, 401)]
+
+
+def test_windows_that_open_apart_begin_with_the_first_release() -> None:
+    """Rank 1's shows nothing of the first half of step 1."""
+    own = on_devices({0: 100, 1: 130})
+    device = own.zones.index(DEVICE)
+    assert (own.own[:, :, device] / 1e6).tolist() == [[25, 75, 75], [35, 85, 85]]
+    assert [pieces.span[0] / 1e6 for pieces in own.pieces] == [161, 161]
+
+
+def test_a_device_that_met_nobody_is_cut_where_its_host_ends_the_step() -> None:
+    steps = [Step(0, step, 100.0 * step, 100.0 * step + 100) for step in (1, 2)]
+    of = replace(tables(ranks=[0], steps=steps, kernels=[Kernel(0, 150, 250)]), arrival="started")
+    matched = match(of)
+    computing = {0: work_of(of, 0).compute}
+    own = own_time(of, {0: waits_in(matched, EMPTY)}, [1, 2], computing, matched)
+    assert (own.own[0] / 1e6).tolist() == [[50, 50], [50, 50]], "between zones, and on the device"

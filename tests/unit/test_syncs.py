@@ -202,3 +202,34 @@ def test_without_steady_steps_nothing_is_known() -> None:
     found, missing = sync_waits(inputs(tables(ranks=[0, 1])))
     assert found is None
     assert missing[0].reason == "no steady step was recorded"
+
+
+def test_a_wait_for_what_was_sent_is_not_for_the_collective_before_it() -> None:
+    """Rank 0 receives in forward and after it, between the all-reduces of two steps: it waits 30 and 10 ms for that."""
+    zones, calls = [], []
+    for step in (1, 2, 3):
+        at = 100.0 * step
+        zones += [
+            Zone(0, "forward", at, at + 45, "Stage"),
+            Zone(0, "wait", at + 5, at + 35),
+            Zone(0, "wait", at + 50, at + 60),
+        ]
+        zones += [Zone(rank, "wait", at + 90, at + 92) for rank in (0, 1)]
+        calls += [Call(rank, step, at + 90, at + 92, step=step) for rank in (0, 1)]
+    steps = [Step(rank, step, 100 * step, 100 * step + 100) for rank in (0, 1) for step in (1, 2, 3)]
+    found, _ = sync_waits(inputs(tables(ranks=[0, 1], zones=zones, calls=calls, steps=steps)))
+    first, second = found or []
+    assert (first.kind, first.count, first.wait) == ("collective_wait", 9, 42)
+    assert first.top_callers == [
+        "communication that was not recorded in forward",
+        "communication that was not recorded",
+        "all_reduce",
+    ]
+    assert (second.count, second.top_callers) == (3, ["all_reduce"])
+
+
+def test_collectives_that_are_waited_for_one_after_the_other_are_told_as_these() -> None:
+    zones = [Zone(rank, "wait", start, start + 9) for rank in (0, 1) for start in (20, 30, 40)]
+    calls = [Call(rank, seq, 10 + seq, 28 + seq, step=1, kind="all_gather") for rank in (0, 1) for seq in (1, 2, 3)]
+    of = tables(ranks=[0, 1], zones=zones, calls=calls, steps=[Step(rank, 1, 0, 100) for rank in (0, 1)])
+    assert [row.top_callers for row in sync_waits(inputs(of))[0] or []] == [["all_gather"]] * 2
