@@ -119,15 +119,15 @@ def _with_callers(calls: pl.DataFrame, around: pl.DataFrame) -> pl.DataFrame:
     wait = start.copy()  # a call is a wait of its own, known by its start
     operators = around.filter(cat == "cpu_op")
     for of, names in reversed(_OPERATORS):
-        found, began = _around(at, operators.filter(name.is_in(names)))
+        found, began = named_around(at, operators.filter(name.is_in(names)))
         # A copy that waits for an event does so for another reason.
         applies = found.is_not_null().to_numpy() & ((of != "copy") | np.isin(kind, ("stream", "copy")))
         kind[applies], wait[applies] = of, began[applies]
     leaf = pl.col("leaf") | reduce(or_, (name.str.starts_with(prefix) for prefix in ("c10d::", "record_param_comms")))
-    operator, _ = _around(at, operators.filter(leaf))
-    annotation, _ = _around(at, around.filter((cat == "user_annotation") & ~name.str.starts_with(ANNOTATION)))
+    operator, _ = named_around(at, operators.filter(leaf))
+    annotation, _ = named_around(at, around.filter((cat == "user_annotation") & ~name.str.starts_with(ANNOTATION)))
     users = name.str.contains(_USERS_LINE) & ~name.str.contains(_TORCHS_LINE)
-    line, _ = _around(at, around.filter((cat == "python_function") & users))
+    line, _ = named_around(at, around.filter((cat == "python_function") & users))
     table = calls.with_columns(kind=pl.Series(kind, dtype=pl.String), wait=wait).with_columns(
         operator.alias("operator"), annotation.alias("annotation"), line.alias("line")
     )
@@ -142,7 +142,7 @@ def _with_callers(calls: pl.DataFrame, around: pl.DataFrame) -> pl.DataFrame:
     return table.select(pl.col(column).cast(dtype) for column, dtype in BLOCKING.items())
 
 
-def _around(at: Times, events: pl.DataFrame) -> tuple[pl.Series, npt.NDArray[np.int64]]:
+def named_around(at: Times, events: pl.DataFrame) -> tuple[pl.Series, npt.NDArray[np.int64]]:
     """The name and the start of the innermost of `events` around each time; null and -1 without one."""
     # An end is inclusive: a call of no duration may stand on it.
     rows = innermost(events["start"].to_numpy(), events["end"].to_numpy() + 1, at)

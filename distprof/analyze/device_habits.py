@@ -1,21 +1,22 @@
-"""Habits that waste steps and show in what a Kineto window recorded: copies, tiny work, one operator for everything."""
+"""Habits that waste steps and show in what a Kineto window recorded: copies, and tiny work."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
 from distprof.analyze.data_loading import loader_settings
+from distprof.analyze.device_parts import TO_DEVICE
+from distprof.analyze.dominating import dominating_kernel, dominating_operator
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.offers import Judged, validate
 from distprof.analyze.operators import in_steps, steps_of_windows
 from distprof.analyze.ranks import of_rank
 from distprof.analyze.steady import MS, on_device, pairs, times_of_steps
 from distprof.analyze.zones import zones_at
-from distprof.result import Finding, Operator
+from distprof.result import Finding
 from distprof.trace import intervals
 from distprof.trace.tables import Tables
 
@@ -23,14 +24,13 @@ _WORTH_SHARE = 0.02  # of the step: a habit that costs less is not told
 _LISTED_STEPS = 5
 # A batch is copied in every step and must be; that happens between the zones. What is copied inside these is none.
 _NO_BATCH = ("forward", "backward", "optimizer")
-_PAGEABLE = "HtoD (Pageable -> Device)"
+# CUDA's names tell which memory is pinned; of a copy by another name that keeps its call, the host waits for it alike.
+_PAGEABLE, _PINNED = "Pageable", "Pinned"
 _SMALL_GAP_NS = 100_000  # between two pieces of work: the next was not there in time
 _TINY_US = {"kernel": 10.0, "operator": 30.0}
 _MANY = 100  # per step
 _GAPS_SHARE = 0.2
-_DOMINATES = 0.25  # of the step
-# Multiplications are what a training is for.
-_MULTIPLIES = re.compile(r"mm$|mm_|matmul|linear|conv|bmm|attention|lstm|gru|rnn|einsum|c10d|record_param_comms", re.I)
+_MOST = 0.5  # of all the kernels or operators: that much must be in one place to say that most is
 
 Steps = Mapping[int, Sequence[int]]
 
@@ -39,7 +39,7 @@ def copies(inputs: Inputs, judged: Judged) -> list[Finding]:
     """The same data copied to the device in every step, and copies that block since their memory is not pinned."""
     tables = inputs.tables
     steps = {rank: own for rank, own in steps_of_windows(tables, tables.kernels).items() if own}
-    to_device = tables.kernels.filter((pl.col("cat") == "gpu_memcpy") & pl.col("name").str.contains("HtoD"))
+    to_device = tables.kernels.filter((pl.col("cat") == "gpu_memcpy") & pl.col("name").str.contains(TO_DEVICE))
     if not steps or not len(to_device):
         return []
     launched = to_device.with_columns(at=pl.coalesce("launched", "start"))
@@ -104,13 +104,18 @@ def _of_repeated(judged: Judged, again: pl.DataFrame, steps: Steps) -> list[Find
 
 
 def _of_pageable(tables: Tables, judged: Judged, used: pl.DataFrame, steps: Steps) -> list[Finding]:
-    pageable = used.filter(pl.col("name").str.contains(_PAGEABLE, literal=True))
+    told = pl.col("name").str.contains(_PAGEABLE, literal=True)
+    kept = ~pl.col("name").str.contains(_PINNED, literal=True) & (pl.col("launch_end") >= pl.col("end"))
+    pageable = used.filter(told | kept)
     if not len(pageable):
         return []
-    cost = pageable.group_by("rank").agg(pl.col("ns").sum(), pl.len().alias("calls"))
-    per_step = {rank: (ns / MS / len(steps[rank]), calls / len(steps[rank])) for rank, ns, calls in cost.iter_rows()}
+    cost = pageable.group_by("rank").agg(pl.col("ns").sum(), pl.len().alias("calls"), told.all()).sort("rank")
+    per_step = {
+        rank: (ns / MS / len(steps[rank]), calls / len(steps[rank]), named)
+        for rank, ns, calls, named in cost.iter_rows()
+    }
     rank = max(per_step, key=lambda number: per_step[number][0])
-    taken, calls = per_step[rank]
+    taken, calls, named = per_step[rank]
     saves = judged.outside(taken)
     if judged.share(saves) < _WORTH_SHARE:
         return []
@@ -120,15 +125,21 @@ def _of_pageable(tables: Tables, judged: Judged, used: pl.DataFrame, steps: Step
         if pinned
         else validate(tables, "loader.pin_memory=true") + " and copy batches with non_blocking=True"
     )
+    seen = (
+        "copies memory that is not pinned to the device"
+        if named
+        else "waits in its copies to the device until they are over"
+    )
     return [
         Finding(
             id="habit.pageable_copy",
             severity=judged.severity(saves),
             ranks=sorted(per_step),
             steps=list(steps[rank])[:_LISTED_STEPS],
-            observation=f"rank {rank} copies memory that is not pinned to the device, {calls:.1f} times and "
-            f"{taken:.2f} ms per step",
-            hypothesis="such copies block the host and cannot run beside kernels",
+            observation=f"rank {rank} {seen}, {calls:.1f} times and {taken:.2f} ms per step",
+            hypothesis="such copies block the host and cannot run beside kernels"
+            if named
+            else "their memory is not pinned, or they are not asked to return at once, and so they block the host",
             next_check=check,
             evidence={"kernels.calls": calls, "kernels.total": taken},
             saves=saves,
@@ -161,8 +172,9 @@ def tiny_work(inputs: Inputs, judged: Judged) -> list[Finding]:
     count, median_us, gaps = tiny[rank]
     saves = judged.outside(gaps)
     own = of_rank(work, rank).with_columns(at=pl.coalesce("launched", "start") if device else "start")
-    zones = _zoned(tables, in_steps(tables, own, {rank: steps[rank]}, "at"), steps)["zone"].drop_nulls()
-    zone = zones.mode().sort()[0] if len(zones) else None
+    zones = _zoned(tables, in_steps(tables, own, {rank: steps[rank]}, "at"), steps)["zone"]
+    most = zones.drop_nulls().value_counts().filter(pl.col("count") > _MOST * len(zones))["zone"]
+    zone = most[0] if len(most) else None
     optimizer = zone == "optimizer"
     return [
         Finding(
@@ -207,38 +219,9 @@ def _gaps(
     return len(mine) / len(own), float(np.median(mine[:, 1] - mine[:, 0])) / 1e3, between
 
 
-def dominating_operator(inputs: Inputs, judged: Judged) -> list[Finding]:
-    """One operator takes much of the step and is no multiplication. What it would save is not known."""
-    if on_device(inputs.tables) or not judged.operators:
-        return []
-    row = judged.operators[0]
-    if row.per != "step" or row.self is None or _MULTIPLIES.search(row.name):
-        return []
-    share = judged.share(judged.outside(row.self))
-    if share < _DOMINATES:
-        return []
-    shapes = _shapes(inputs.tables, row)
-    return [
-        Finding(
-            id="habit.dominating_operator",
-            severity="info",
-            ranks=[] if row.slowest_rank is None else [row.slowest_rank],
-            steps=[],
-            observation=f"{row.name} takes {row.self:.1f} ms per step by itself, {share:.0%} of it, "
-            f"in {row.calls:.0f} calls{f', most of it on inputs of shapes {shapes}' if shapes else ''}",
-            hypothesis="one operator that multiplies nothing does most of the work: its inputs are larger than they "
-            "need be, or it has a faster form",
-            next_check="look at where it is called (`distprof view RUN`)"
-            + ("" if shapes else "; record its shapes with `distprof launch --record shapes`"),
-            evidence={"operators.self": row.self, "operators.calls": row.calls},
-        )
-    ]
-
-
-def _shapes(tables: Tables, row: Operator) -> str | None:
-    """Shapes of the inputs with which the operator took the most time, where they were recorded."""
-    taken = tables.shapes.filter(pl.col("name") == row.name).group_by("shapes").agg(pl.col("ns").sum())
-    return str(taken.sort("ns", "shapes")["shapes"][-1]) if len(taken) else None
-
-
-DEVICE_HABITS: tuple[Callable[[Inputs, Judged], list[Finding]], ...] = (copies, tiny_work, dominating_operator)
+DEVICE_HABITS: tuple[Callable[[Inputs, Judged], list[Finding]], ...] = (
+    copies,
+    tiny_work,
+    dominating_operator,
+    dominating_kernel,
+)

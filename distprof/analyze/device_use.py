@@ -51,16 +51,11 @@ def device_use(inputs: Inputs) -> tuple[list[DeviceUse] | None, list[NotObserved
 def _figures(kernels: pl.DataFrame, host: HostParts, steps: Intervals, *, loading: bool) -> dict[str, Any]:
     """All of `DeviceUse` that is measured: means per step of one device's `kernels`."""
     busy = intervals.union(pairs(kernels, "start", "end"))
-    launched = kernels.drop_nulls(["launched", "launch_end"])
-    # A graph is launched once, and its first kernel comes first.
-    launches = launched.unique(["launch_thread", "launched"], keep="first", maintain_order=True)
-    issued, begun = launches["launched"].to_numpy(), launches["start"].to_numpy()
-    pending = intervals.union(pairs(launches, "launch_end", "start"))
-    # In this order: a host that waits for what it launched does not launch.
-    sets = [busy, host.data, host.collective, host.sync, pending]
-    lengths = intervals.assign(steps[:, 0], steps[:, 1], sets).sum(axis=0)
+    launches = launches_of(kernels)
+    begun = launches["start"].to_numpy()
+    lengths = intervals.assign(steps[:, 0], steps[:, 1], [busy, *idle_for(host, launches)]).sum(axis=0)
     inside = intervals.contains(intervals.union(steps), begun)
-    depth = _depth(issued, begun)[inside]
+    depth = launch_queue(launches)[inside]
 
     def mean(ns: float, *, known: bool = True) -> float | None:
         return float(ns) / len(steps) / MS if known and len(steps) else None
@@ -72,14 +67,29 @@ def _figures(kernels: pl.DataFrame, host: HostParts, steps: Intervals, *, loadin
         "busy": mean(lengths[0]),
         "idle": mean(lengths[1:].sum()),
         "idle_because": IdleBecause(*because),
-        "launches": float(inside.sum()) / len(steps) if len(issued) and len(steps) else None,
+        "launches": float(inside.sum()) / len(steps) if len(begun) and len(steps) else None,
         "queue_median": float(np.median(depth)) if len(depth) else None,
         "queue_p10": float(np.quantile(depth, 0.1)) if len(depth) else None,
     }
 
 
-def _depth(issued: Times, begun: Times) -> Times:
+def launches_of(kernels: pl.DataFrame) -> pl.DataFrame:
+    """The calls that launched these, as far as they were recorded, with the first kernel of each: a graph's is one."""
+    launched = kernels.drop_nulls(["launched", "launch_end"])
+    return launched.unique(["launch_thread", "launched"], keep="first", maintain_order=True)
+
+
+def idle_for(host: HostParts, launches: pl.DataFrame) -> list[Intervals]:
+    """What an idle device waits for, as in `IdleBecause`; if for none of these, its host is slow to launch.
+
+    In this order: a host that waits for what it launched does not launch.
+    """
+    return [host.data, host.collective, host.sync, intervals.union(pairs(launches, "launch_end", "start"))]
+
+
+def launch_queue(launches: pl.DataFrame) -> Times:
     """For each launch how many others were issued and had not begun when it began."""
+    issued, begun = launches["launched"].to_numpy(), launches["start"].to_numpy()
     waiting = np.searchsorted(np.sort(issued), begun, side="right") - np.searchsorted(
         np.sort(begun), begun, side="right"
     )

@@ -11,6 +11,9 @@ from typing import Any, Literal
 from distprof.result import BreakdownRow, Communication, DataLoading, Operator, Steps, Stragglers
 from distprof.trace.tables import Tables
 
+# The command that opens the timeline, of a run and of traces that others recorded.
+VIEW_RUN, VIEW_TRACES = "`distprof view RUN`", "`distprof view TRACES`"
+
 _CRITICAL_SHARE = 0.25
 _INFO_SHARE = 0.05
 

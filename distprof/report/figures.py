@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distprof.report import words
-from distprof.report.parts import Part, shown_parts
+from distprof.report.parts import Part, shown_parts, untold_communication
 from distprof.result import BreakdownRow, GanttBar, GanttStep, Lateness, Result
 
 Figure = dict[str, Any]
@@ -168,15 +168,17 @@ def _by_wait(rows: Sequence[BreakdownRow]) -> list[BreakdownRow]:
 def _parts_of(rows: Sequence[BreakdownRow]) -> list[tuple[Style, list[float | None]]]:
     """The parts that some rank has, and what is left of the step where not all parts are known."""
     parts = [part for part in shown_parts(rows) if any(part.of(row) for row in rows)]
-    if not parts:
+    communication = [untold_communication(row) for row in rows]
+    if not parts and not any(communication):
         return []
     series = [
         (Style(_named(part), part.colour, _PATTERNS.get(part.field, "")), [part.of(row) for row in rows])
         for part in parts
     ]
-    rest: list[float | None] = [
-        max((row.step or 0.0) - sum(part.of(row) or 0.0 for part in parts), 0.0) for row in rows
-    ]
+    if any(communication):
+        series.append((STYLES["communication"], communication))
+    known = [sum(values[index] or 0.0 for _, values in series) for index in range(len(rows))]
+    rest: list[float | None] = [max((row.step or 0.0) - told, 0.0) for row, told in zip(rows, known, strict=True)]
     if max(value or 0.0 for value in rest) > _SMALL_REST * max(row.step or 0.0 for row in rows):
         series.append((Style("not told apart", "rgba(127,127,127,0.25)"), rest))
     return series

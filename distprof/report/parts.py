@@ -44,6 +44,15 @@ PARTS = (
 )
 
 
+# What is left of a step where not all parts are known, and communication of which it is not known whether it waited.
+REST, COMMUNICATION = "?", "%"
+
+
+def untold_communication(row: BreakdownRow) -> float | None:
+    """A step's exposed communication, where it is known and what of it is wait and transfer is not."""
+    return row.comm_exposed if row.comm_wait is None and row.comm_transfer is None else None
+
+
 def shown_parts(rows: Sequence[BreakdownRow]) -> list[Part]:
     """The parts worth a column: the usual ones and those that some rank has."""
     return [part for part in PARTS if part.always or any(part.of(row) is not None for row in rows)]

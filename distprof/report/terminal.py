@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from distprof.report import tables, words
-from distprof.report.parts import Part, shown_parts
+from distprof.report.parts import COMMUNICATION, PARTS, REST, Part, shown_parts, untold_communication
 from distprof.result import BreakdownRow, Finding, Result
 
 # A terminal report stays readable for a thousand ranks; report.json and the page hold them all.
@@ -21,6 +21,9 @@ _MOST_OPERATORS = 8
 _COLUMNS = 80
 _SMALLEST_BAR = 8
 _WIDEST_NAME = 20
+# Marks in bars that are no parts with columns of their own, and what they stand for: no wider than the smallest bar.
+_OTHER_MARKS = {COMMUNICATION: "comm", REST: "rest"}
+_COMMUNICATION_COLOUR = next(part.colour for part in PARTS if part.field == "comm_transfer")
 
 _SEVERITIES = {"critical": ("!!", "bold red"), "warning": ("!", "bold yellow"), "info": ("-", "bold")}
 _VERDICTS = {"none": "bold green", "straggler": "bold red", "undecided": "bold yellow"}
@@ -70,8 +73,11 @@ class _View:
         self.console.print()
         self.console.print(Text(text, style="bold"))
 
-    def table(self, table: tables.Table, marks: Sequence[str] = (), bars: Sequence[Text] = ()) -> None:
-        """Print a table, if it has rows: under the headings their marks, at the end of each row its bar."""
+    def table(
+        self, table: tables.Table, marks: Sequence[str] = (), bars: Sequence[Text] = (), legend: str = ""
+    ) -> None:
+        """Print a table, if it has rows: under the headings their marks, at the end of each row its bar, under their
+        `legend`."""
         if not table.rows:
             return
         self.line(f"{table.caption}:", "dim", indent=2)
@@ -85,7 +91,7 @@ class _View:
                 max_width=_WIDEST_NAME if name else None,
             )
         if bars:
-            grid.add_column("", no_wrap=True)
+            grid.add_column(legend, no_wrap=True)
         shown = self._shown(table)
         for row in shown:
             grid.add_row(*(Text(words.clean(cell)) for cell in table.rows[row]), *bars[row : row + 1])
@@ -118,7 +124,7 @@ def _head(result: Result, view: _View) -> None:
     for straggler in result.stragglers.ranks[:1]:
         view.line(words.evidence(straggler))
     if result.stragglers.verdict != "undecided":
-        view.line(words.sentence(result.stragglers.why))
+        view.line(words.sentence(words.why(result.stragglers)))
 
 
 def _missing(result: Result) -> tuple[list[str], list[str]]:
@@ -169,25 +175,41 @@ def _breakdown(result: Result, view: _View) -> None:
     parts = shown_parts(rows)
     width = min(view.console.width, _COLUMNS) - 2
     width -= sum(1 + max(map(len, column)) for column in zip(table.headings, *table.rows, strict=True))
-    longest = max(sum(part.of(row) or 0.0 for part in parts) for row in rows)
+    longest = max(_length(row, parts) for row in rows)
     drawn = width >= _SMALLEST_BAR and longest > 0
+    bars = [_bar(row, parts, width / longest) for row in rows] if drawn else []
+    used = {mark for bar in bars for mark in bar.plain}
     view.table(
         table,
         marks=["", "", *(part.mark for part in parts)],
-        bars=[_bar(row, parts, width / longest) for row in rows] if drawn else [],
+        bars=bars,
+        legend="\n".join(f"{mark} {what}" for mark, what in _OTHER_MARKS.items() if mark in used),
     )
     view.table(tables.device_use(result))
     view.table(tables.sync_waits(result))
+
+
+def _length(row: BreakdownRow, parts: Sequence[Part]) -> float:
+    """How long a step's bar is, in ms: as long as the step, where that is known."""
+    return max(row.step or 0.0, sum(value for _, _, value in _pieces(row, parts)))
+
+
+def _pieces(row: BreakdownRow, parts: Sequence[Part]) -> list[tuple[str, str, float]]:
+    """What is known of a step: mark, colour and ms."""
+    known = [(part.mark, part.colour, part.of(row) or 0.0) for part in parts]
+    return [*known, (COMMUNICATION, _COMMUNICATION_COLOUR, untold_communication(row) or 0.0)]
 
 
 def _bar(row: BreakdownRow, parts: Sequence[Part], per_ms: float) -> Text:
     """A step as a bar of each part's marks, `per_ms` characters for a millisecond."""
     bar = Text()
     end, drawn = 0.0, 0
-    for part in parts:
-        end += part.of(row) or 0.0
+    pieces = _pieces(row, parts)
+    rest = _length(row, parts) - sum(value for _, _, value in pieces)
+    for mark, colour, value in (*pieces, (REST, "", rest)):
+        end += value
         length = round(end * per_ms) - drawn
-        bar.append(part.mark * length, style=part.colour)
+        bar.append(mark * length, style=colour)
         drawn += length
     return bar
 

@@ -71,8 +71,11 @@ _BY_NAME: tuple[tuple[str, str], ...] = (
 
 
 def kind_of(operation: str) -> str:
-    """torch's name for a backend's operation: `c10d::allreduce_`, `nccl:_all_gather_base`, `allreduce_coalesced`."""
-    name = re.sub(r"^(?:c10d::|\w+:)", "", operation).removesuffix("_")
+    """torch's name for a backend's operation: `c10d::allreduce_`, `nccl:_all_gather_base`, `allreduce_coalesced`.
+
+    After a blank comes who takes part in it: `nccl:send 0->1`.
+    """
+    name = re.sub(r"^(?:c10d::|\w+:)", "", operation).partition(" ")[0].removesuffix("_")
     return KINDS.get(name, name)
 
 

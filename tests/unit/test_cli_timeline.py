@@ -17,6 +17,7 @@ from distprof.cli import main as cli
 from distprof.cli import merge
 from distprof.report.selection import PARTS, Selection
 from distprof.report.serve import TimelineServer
+from tests.unit.handmade import mark, nccl, write_trace
 from tests.unit.timelines import read_timeline
 from tests.worlds import World, write
 
@@ -157,6 +158,30 @@ def test_view_makes_the_timeline_and_opens_the_page_on_it(
     assert fetched == [(run_dir / "timeline.json.gz").read_bytes()]
     assert read_timeline(run_dir / "timeline.json.gz").processes.keys() == {0, 1, 2}
     assert f"url=http://127.0.0.1:{port}/timeline.json.gz" in capsys.readouterr().out
+
+
+def test_view_shows_traces_that_others_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    files = [write_trace(traces / f"rank{rank}.json", [mark(1, 0, 900), nccl(100, 50)], rank=rank) for rank in (0, 1)]
+    nameless = write_trace(tmp_path / "other.json", [mark(1, 0, 900), nccl(100, 50)], rank=None)
+    monkeypatch.setattr(TimelineServer.__init__, "__defaults__", (free_port(),))
+    seen: list[tuple[Path, set[int]]] = []
+    monkeypatch.setattr(
+        TimelineServer,
+        "serve_until_fetched",
+        lambda server: seen.append((server.path, set(read_timeline(server.path).processes))),
+    )
+    assert cli.main(["view", "--no-browser", str(traces)]) == 0
+    assert cli.main(["view", "--no-browser", *map(str, files)]) == 0
+    of_both = [str(files[0]), str(nameless), "--rank", f"{nameless}=1"]
+    assert cli.main(["view", "--no-browser", *of_both]) == 0
+    assert [ranks for _, ranks in seen] == [{0, 1}] * 3
+    assert not any(path.exists() for path, _ in seen), "it leaves nothing behind"
+    assert sorted(traces.iterdir()) == files
+    assert "timeline.json.gz is shown at" in capsys.readouterr().out
 
 
 def test_without_a_browser_the_address_is_printed(

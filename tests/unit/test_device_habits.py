@@ -102,6 +102,28 @@ def test_a_copy_that_is_both_is_told_once() -> None:
     assert [found.id for found in offered(kernels=[*BUSY, *both])] == ["habit.repeated_copy"]
 
 
+@pytest.mark.parametrize("name", ["CopyHostToDevice", "Memcpy M2D", "Memcpy HtoD (Host -> Device)"])
+def test_copies_of_every_vendor(name: str) -> None:
+    mask = each_step(25, 4, name, cat="gpu_memcpy", bytes=1_000_000)
+    (found,) = offered(kernels=[*BUSY, *BATCH, *mask])
+    assert (found.id, found.saves) == ("habit.repeated_copy", pytest.approx(4))
+
+
+@pytest.mark.parametrize("name", ["CopyHostToDevice", "Memcpy M2D", "Memcpy HtoD (Host -> Device)"])
+def test_copies_that_keep_the_host_where_names_do_not_tell_of_pinned_memory(name: str) -> None:
+    blocking = each_step(12, 6, name, cat="gpu_memcpy", bytes=4096, blocked=7.5)  # it begins 1 ms after the call
+    (found,) = offered(kernels=[*BUSY, *blocking])
+    assert (found.id, found.saves) == ("habit.pageable_copy", pytest.approx(7.5))
+    assert "rank 0 waits in its copies to the device until they are over, 1.0 times and 7.50 ms per step" in (
+        found.observation
+    )
+    assert "not pinned" not in found.observation, "the name does not tell it"
+    returned = each_step(12, 6, name, cat="gpu_memcpy", bytes=4096)
+    assert offered(kernels=[*BUSY, *returned]) == [], "the call returned at once"
+    pinned = each_step(12, 6, PINNED, cat="gpu_memcpy", bytes=4096, blocked=7.5)
+    assert offered(kernels=[*BUSY, *pinned]) == []
+
+
 def tiny(start: float, count: int, us: float, gap_us: float) -> list[Kernel]:
     """So many kernels, one after the other, in every step."""
     period = (us + gap_us) / 1000
@@ -122,6 +144,18 @@ def test_where_the_optimizer_launches_them_it_has_a_remedy() -> None:
     (found,) = offered(kernels=tiny(30, 400, us=4, gap_us=76), zones=zones)
     assert "most in optimizer" in found.observation
     assert "fused=True" in found.next_check
+
+
+@pytest.mark.parametrize(("inside", "told"), [(210, True), (190, False)])
+def test_a_place_is_named_that_has_more_than_half_of_all_kernels(inside: int, told: bool) -> None:
+    # Where torch alone annotates, most kernels are launched in no zone.
+    zones = [Zone(rank, "optimizer", 100 * step + 60, 100 * step + 99, "SGD#0") for rank in RANKS for step in NUMBERS]
+    kernels = [*tiny(10, 400 - inside, us=4, gap_us=76), *tiny(61, inside, us=4, gap_us=76)]
+    (found,) = offered(kernels=kernels, zones=zones)
+    assert found.id == "habit.tiny_kernels"
+    assert ("most in optimizer" in found.observation) is told
+    assert ("fused=True" in found.next_check) is told
+    assert ("torch.compile" in found.next_check) is not told
 
 
 @pytest.mark.parametrize(
@@ -175,3 +209,73 @@ def test_multiplications_may_dominate(name: str) -> None:
 def test_a_smaller_share_does_not_dominate() -> None:
     rows = operators(2, 10, 1, "aten::index_put_")
     assert offered(operators=rows, facts=facts("cpu")) == []
+
+
+def sorting(ms: float = 30, operator: str = "aten::sort", *, of: str = "at::native::radixSort") -> dict[str, Any]:
+    """In every step an operator whose two kernels take so long together, and a multiplication."""
+    called = [
+        Operator(rank, 100 * step + at, 100 * step + at + 0.2, name)
+        for rank in RANKS
+        for step in NUMBERS
+        for at, name in ((12, operator), (13, "aten::mm"))
+    ]
+    names = (f"void {of}<float, 2>(float*)", f"void {of}Last<float>(float*)")
+    kernels = [
+        *each_step(12.05, 0.8 * ms, names[0]),
+        *[replace(row, start=row.start + ms, end=row.end + ms) for row in each_step(12.1, 0.2 * ms, names[1])],
+        *[replace(row, start=row.start + 50, end=row.end + 50) for row in each_step(13.1, 20)],
+    ]
+    return {"kernels": kernels, "operators": called}
+
+
+def test_one_operator_for_everything_on_a_device() -> None:
+    (found,) = offered(**sorting())
+    assert (found.id, found.severity, found.saves, found.ranks) == ("habit.dominating_kernel", "info", None, [0])
+    assert found.observation == (
+        "the kernels of aten::sort take 30.0 ms per step, 30% of it, in 2 launches, most of it in at::native::radixSort"
+    )
+    assert found.evidence == {"kernels.total": pytest.approx(30), "kernels.calls": pytest.approx(2)}
+    assert "--record shapes" in found.next_check
+
+
+def shaped(*rows: tuple[str, int]) -> pl.DataFrame:
+    """SHAPES of aten::sort; rows are (shapes, ns)."""
+    return pl.DataFrame([(0, 0, "aten::sort", text, 5, ns) for text, ns in rows], schema=SHAPES, orient="row")
+
+
+def test_it_tells_the_shapes() -> None:
+    (found,) = offered(shaped(("[[4096, 64], [], []]", 10)), **sorting())
+    assert found.observation.endswith("on inputs of shapes [[4096, 64], [], []]")
+    assert "--record" not in found.next_check
+    # The host's times do not tell which of several calls kept the device.
+    (found,) = offered(shaped(("[[8], [], []]", 90), ("[[64, 4096], []]", 10), ("[]", 1)), **sorting())
+    assert found.observation.endswith("on inputs of shapes [[64, 4096], []] and smaller ones")
+
+
+def test_a_kernel_that_no_operator_launched_goes_by_its_own_name() -> None:
+    (found,) = offered(**{**sorting(40, of="triton_red_fused_sum_0"), "operators": []})
+    assert found.observation == "the kernel triton_red_fused_sum_0 takes 32.0 ms per step, 32% of it, in 1 launch"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        sorting(20),  # a smaller share
+        sorting(operator="aten::mm"),  # its operator multiplies
+        sorting(operator="aten::convolution_backward"),
+        {**sorting(60, of="ampere_sgemm_128x64_tn"), "operators": []},  # the kernel's name says so
+        {**sorting(60, of="cutlass::Kernel2"), "operators": []},
+        {**sorting(60, of="Cijk_Alik_Bljk_SB_MT64x16x32"), "operators": []},
+        {**sorting(60, of="pytorch_flash::flash_fwd_kernel"), "operators": []},
+        {"kernels": each_step(12, 60, "ncclDevKernel_AllReduce", collective="all_reduce")},  # it communicates
+        {"kernels": each_step(12, 60, "Memcpy DtoD (Device -> Device)", cat="gpu_memcpy")},
+    ],
+)
+def test_what_may_dominate_a_device(what: dict[str, Any]) -> None:
+    assert offered(**what) == []
+
+
+def test_what_one_rank_alone_has_is_shared_out_over_the_ranks() -> None:
+    what = sorting(40)
+    alone = [row for row in what["kernels"] if row.rank == 1 or row.name == "gemm"]
+    assert offered(**{**what, "kernels": alone}) == [], "20 ms in the mean: who is late is another question"

@@ -18,6 +18,7 @@ import plotly.graph_objects
 import pytest
 from plotly.offline import get_plotlyjs
 
+from distprof.report.figures import breakdown
 from distprof.report.page import page, write_page
 from distprof.result import Result, from_json, json_schema, to_json
 from tests.unit import results
@@ -121,6 +122,17 @@ def test_bars_and_heat_map_have_the_figures_of_the_report() -> None:
     assert heat["y"] == ["0", "1", "2", "3"] and heat["x"] == [str(step) for step in range(1, 39)]
     assert heat["z"][2] == [48.2] * 38 and max(heat["z"][0]) < 0.05
     assert heat["zmax"] == 48.2
+
+
+def test_communication_whose_waits_are_not_known_has_a_bar_of_its_own() -> None:
+    base = results.healthy(2)
+    row = replace(base.breakdown[0], step=100.0, compute=50.0, comm_wait=None, comm_transfer=None, comm_exposed=20.0)
+    rows = [row, replace(row, rank=1, comm_wait=5.0, comm_transfer=15.0)]
+    figure = breakdown(rows)
+    assert figure is not None
+    drawn = {trace["name"]: trace["x"] for trace in figure["data"]}
+    assert drawn["communication"] == [20.0, None]
+    assert drawn["not told apart"] == [pytest.approx(100 - 50 - 20 - 2.5 - 4.0), pytest.approx(100 - 50 - 20 - 2.5 - 4)]
 
 
 def test_a_healthy_run_looks_healthy() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from distprof.report.terminal import render
-from distprof.report.words import clean
+from distprof.report.words import capital, clean
 from distprof.result import Result
 from tests.unit import results
 
@@ -108,6 +108,78 @@ def test_bars_are_to_scale_and_need_no_colour() -> None:
     assert culprit.count("D") > 10 * victim.count("D") and culprit.count("~") == 0
     assert victim.count("~") == pytest.approx(culprit.count("D"), abs=1)
     assert {len(bar) for bar in bars} == {len(victim)}
+
+
+def bars(result: Result) -> list[str]:
+    """The bars of the breakdown with what stands above them, without their blanks."""
+    lines = shown(result).splitlines()
+    begin = next(index for index, line in enumerate(lines) if line.strip().startswith("rank  step"))
+    edge = lines[begin].index("other") + len("other")
+    return [line[edge:].strip() for line in lines[begin : begin + 2 + len(result.breakdown)]]
+
+
+def test_a_bar_leaves_room_for_what_is_not_known() -> None:
+    base = results.healthy(2)
+    known = replace(
+        base.breakdown[0], step=100.0, data_wait=0.0, compute=25.0, comm_wait=None, comm_transfer=None, other=25.0
+    )
+    told = replace(known, rank=1, comm_exposed=None)
+    text = bars(replace(base, breakdown=[replace(known, comm_exposed=25.0), told]))
+    assert text[:2] == ["% comm", "? rest"], "what the marks stand for"
+    with_comm, without = text[2:]
+    width = len(without)
+    assert len(with_comm) == width
+    for part, mark in ((with_comm, "#"), (with_comm, "."), (with_comm, "%"), (with_comm, "?"), (without, "#")):
+        assert part.count(mark) == pytest.approx(width / 4, abs=1), f"{mark} in {part}"
+    assert without.count("?") == pytest.approx(width / 2, abs=1) and "%" not in without
+
+
+def test_a_bar_whose_parts_are_all_known_has_no_marks_of_its_own() -> None:
+    text = bars(results.straggler())
+    assert text[:2] == ["", ""]
+    assert not set("".join(text)) & set("%?")
+
+
+def test_bars_of_ranks_are_to_the_scale_of_their_steps() -> None:
+    base = results.healthy(2)
+    row = replace(base.breakdown[0], step=50.0, comm_wait=None, comm_transfer=None, comm_exposed=None)
+    short, long = bars(replace(base, breakdown=[row, replace(row, rank=1, step=100.0)]))[2:]
+    assert len(long) == pytest.approx(2 * len(short), abs=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rank 2 takes", "Rank 2 takes"),
+        ("its batches", "Its batches"),
+        ("torch's own", "Torch's own"),
+        ("", ""),
+        ("critical", "Critical"),
+        ("too few steps: 1", "Too few steps: 1"),
+        ("step 4, 90 ms", "Step 4, 90 ms"),
+        ("undecided.", "Undecided."),
+        ("aten::sort takes", "aten::sort takes"),
+        ("nchwToNhwcKernel takes", "nchwToNhwcKernel takes"),
+        ("my_kernel takes", "my_kernel takes"),
+        ("loader.num_workers=2 is faster", "loader.num_workers=2 is faster"),
+        ("gc.freeze() helps", "gc.freeze() helps"),
+    ],
+)
+def test_names_keep_their_first_letter(text: str, expected: str) -> None:
+    assert capital(text) == expected
+
+
+def test_many_ranks_are_told_as_runs() -> None:
+    missing = [*range(34), *range(35, 300)]
+    base = results.undecided()
+    why = f"ranks {', '.join(map(str, missing))} left no recording of steps and may be who the others waited for"
+    text = words(replace(base, stragglers=replace(base.stragglers, why=why)))
+    assert "up: ranks 0–33, 35–299 left no recording of steps and may be who the others waited for." in text
+    text = words(replace(base, stragglers=replace(base.stragglers, why="0.5, 1, 2, 3 ms; ranks 1, 2 left")))
+    assert "up: 0.5, 1, 2, 3 ms; ranks 1, 2 left." in text
+    late = results.straggler()
+    text = words(replace(late, stragglers=replace(late.stragglers, why=f"slow; {why}")))
+    assert "Slow; ranks 0–33, 35–299 left" in text
 
 
 def test_null_is_a_dash_and_never_zero() -> None:
