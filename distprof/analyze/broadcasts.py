@@ -6,22 +6,20 @@ the data down, and for its own receivers. That is why the root, too, can be held
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 
-def needed_in_broadcast(members: int) -> list[tuple[int, int]]:
-    """Pairs (member, one that must have come before its broadcast is over, itself among them).
 
-    Both are positions in a group of `members` ranks; the root is 0.
+def needed_in_broadcast(member: int, members: int) -> Iterator[int]:
+    """Those that must have come before a member's broadcast is over, itself among them.
+
+    All are positions in a group of `members` ranks; the root is 0.
     """
-    pairs = [(member, member) for member in range(members)]
-    for member in range(1, members):
-        pairs.append((_sender(member), member))
-        above = member
-        while above:
-            above = _sender(above)
-            pairs.append((member, above))
-    return pairs
-
-
-def _sender(member: int) -> int:
-    """Who sends to a member: its number without the highest bit."""
-    return member ^ (1 << (member.bit_length() - 1))
+    above = member
+    while above:
+        yield above
+        above ^= 1 << (above.bit_length() - 1)  # who sends to it: its number without the highest bit
+    yield 0
+    bit = 1 << member.bit_length()
+    while member + bit < members:
+        yield member + bit
+        bit *= 2

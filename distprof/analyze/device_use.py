@@ -15,6 +15,8 @@ from distprof.result import DeviceUse, IdleBecause, NotObserved
 from distprof.trace import intervals
 from distprof.trace.intervals import Intervals, Times
 
+# No machine has more; traces that tell of more are broken, or made to keep a report busy.
+_MOST_DEVICES = 256
 _NO_LAUNCHES = "its windows do not tell of work in these steps which call launched it"
 
 
@@ -26,6 +28,11 @@ def device_use(inputs: Inputs) -> tuple[list[DeviceUse] | None, list[NotObserved
     for rank, parts in inputs.devices.items():
         own = of_rank(tables.kernels, rank)
         numbers, steps = steps_or_windows(tables, rank)
+        devices = own["device"].unique(maintain_order=True)
+        if len(devices) > _MOST_DEVICES:
+            text = f"its windows tell of {len(devices)} devices: only the first {_MOST_DEVICES} have rows"
+            missing.setdefault(("device_use", text), []).append(rank)
+            own = own.filter(pl.col("device").is_in(devices.head(_MOST_DEVICES).implode(), nulls_equal=True))
         for (device,), kernels in own.partition_by("device", as_dict=True, maintain_order=True).items():
             figures = _figures(kernels, parts.host, steps, loading=inputs.loading_seen(rank))
             rows.append(DeviceUse(rank=rank, device=device, steps_used=len(numbers), **figures))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 from distprof.analyze.hanging import hanging
@@ -15,17 +16,30 @@ from distprof.analyze.steady import samples_per_step, steps_in_windows
 from distprof.result import Conditions, NotObserved, RankRow, Window
 from distprof.trace.tables import Tables
 
+# If more left nothing, one row stands for all ranks of which the same is known: a job may have very many, and a
+# directory those of one host only.
+_MOST_MISSING = 1000
+_MOST_SPANS = 100
+_NO_RECORDING = "it left no recording"
+
 
 def ranks(inputs: Inputs) -> tuple[list[RankRow], list[NotObserved]]:
-    """One row for each rank of the world, and what went wrong in each."""
+    """One row for each rank of the world, but for very many that left nothing, and what went wrong in each."""
     tables, recording = inputs.tables, inputs.recording
     held_up = hanging(tables, inputs.clock)
-    rows = [_row(inputs, rank, held_up.get(rank)) for rank in range(tables.world_size)]
-    notes = [
-        NotObserved("ranks", [row.rank], recording.absent.get(row.rank, "it left nothing that could be read"))
-        for row in rows
-        if row.status == "missing"
-    ]
+    present = {*tables.ranks, *tables.facts}
+    if tables.world_size - len(present) <= _MOST_MISSING:
+        rows = [_row(inputs, rank, held_up.get(rank)) for rank in range(tables.world_size)]
+        notes = [
+            NotObserved("ranks", [row.rank], recording.absent.get(row.rank, "it left nothing that could be read"))
+            for row in rows
+            if row.status == "missing"
+        ]
+    else:
+        missing = _very_many_missing(inputs, present)
+        rows = [*missing, *(_row(inputs, rank, held_up.get(rank)) for rank in present)]
+        rows.sort(key=lambda row: row.rank)
+        notes = [NotObserved("ranks", [row.rank], row.reason or _NO_RECORDING) for row in missing]
     for rank, facts in sorted(tables.facts.items()):
         notes += [NotObserved("recording", [rank], text) for text in facts.get("problems", ())]
         for window in facts.get("windows", ()):
@@ -54,6 +68,40 @@ def _never_opened(tables: Tables) -> list[NotObserved]:
     return [NotObserved("windows", ranks, reason) for reason, ranks in without.items()]
 
 
+def _very_many_missing(inputs: Inputs, present: set[int]) -> list[RankRow]:
+    """Rows for ranks that left nothing, one for all of which the same is known."""
+    alike: dict[str, list[int]] = {}
+    known = {*inputs.recording.failures, *inputs.recording.absent}
+    for rank in range(inputs.tables.world_size):
+        if rank not in present:
+            reason = _why_missing(inputs, rank) if rank in known else _NO_RECORDING
+            alike.setdefault(reason, []).append(rank)
+    shown = dict(islice(alike.items(), _MOST_MISSING))
+    for numbers in islice(alike.values(), _MOST_MISSING, None):
+        shown.setdefault(_NO_RECORDING, []).extend(numbers)
+    rows = []
+    for reason, numbers in shown.items():
+        first, *others = sorted(numbers)
+        own = "has no row of its own" if len(others) == 1 else "have no rows of their own"
+        more = f"; the same is known of {spans(others)}, which {own}" if others else ""
+        rows.append(RankRow(rank=first, host=None, device=None, status="missing", reason=reason + more))
+    return rows
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ranks in words, neighbours as `ranks 4–9`; of very many the first."""
+    edges = [*(place for place in range(1, len(numbers)) if numbers[place] > numbers[place - 1] + 1), len(numbers)]
+    runs = [(numbers[begin], numbers[end - 1]) for begin, end in zip([0, *edges], edges, strict=False)]
+    texts = [str(first) if first == last else f"{first}–{last}" for first, last in runs[:_MOST_SPANS]]
+    others = sum(last - first + 1 for first, last in runs[_MOST_SPANS:])
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(texts)}{f' and {others} more' if others else ''}"
+
+
+def _why_missing(inputs: Inputs, rank: int) -> str:
+    reasons = (inputs.recording.failures.get(rank), inputs.recording.absent.get(rank))
+    return "; ".join(reason for reason in reasons if reason is not None) or _NO_RECORDING
+
+
 def _row(inputs: Inputs, rank: int, held_up: str | None) -> RankRow:
     tables, recording = inputs.tables, inputs.recording
     facts, failure = tables.facts.get(rank), recording.failures.get(rank)
@@ -62,9 +110,7 @@ def _row(inputs: Inputs, rank: int, held_up: str | None) -> RankRow:
         reason = "; ".join(filter(None, (held_up, why)))
         return RankRow(rank=rank, host=None, device=None, status="partial", reason=reason)
     if facts is None:
-        reasons = (failure, recording.absent.get(rank))
-        why = "; ".join(reason for reason in reasons if reason is not None)
-        return RankRow(rank=rank, host=None, device=None, status="missing", reason=why or "it left no recording")
+        return RankRow(rank=rank, host=None, device=None, status="missing", reason=_why_missing(inputs, rank))
     ended = facts["status"] == "finished"
     exception = (facts.get("exit") or {}).get("exception")
     status: Literal["complete", "partial"] = "complete" if ended else "partial"
@@ -138,7 +184,9 @@ def conditions(inputs: Inputs) -> tuple[Conditions, list[NotObserved]]:
 
 def _checksums(tables: Tables) -> dict[str, str] | None:
     """One for each optimizer that all ranks have: of the ranks' own ones, in the order of the ranks."""
-    of_ranks = [tables.facts.get(rank, {}).get("checksums") or {} for rank in range(tables.world_size)]
+    if len(tables.facts) < tables.world_size:
+        return None
+    of_ranks = [facts.get("checksums") or {} for _, facts in sorted(tables.facts.items())]
     names = set.intersection(*(set(sums) for sums in of_ranks))
     together = {name: hashlib.sha256("".join(sums[name] for sums in of_ranks).encode()) for name in sorted(names)}
     return {name: digest.hexdigest() for name, digest in together.items()} or None

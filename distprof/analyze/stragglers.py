@@ -14,6 +14,7 @@ import polars as pl
 
 from distprof.analyze import blame
 from distprof.analyze.evidence import Evidence, of_run
+from distprof.analyze.facts import spans
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.lateness import Floats, Lateness, lateness
 from distprof.analyze.patterns import FEWEST_LATE, Late, for_a_while, in_a_row, in_proportion, late_ranks
@@ -30,6 +31,7 @@ _A_WHILE = "in all places in proportion, as on a core that other programs use fo
 _NO_PEERS = "they may do other work, as stages of a pipeline"
 _NOTHING = 0.1  # of its delay a rank costs the others, if that is no delay to them
 _SENT = "ranks also send each other data point to point, and who waited for whom in that is not known"
+_MOST_NAMED = 1000  # of more ranks only the ends of each range
 _FEW_STEPS = 10  # in which half of them may be late by chance
 
 
@@ -281,6 +283,8 @@ def _section(evidence: Evidence, verdict: str, why: str, found: Lateness | None 
 
 
 def _ranks(numbers: list[int]) -> str:
+    if len(numbers) > _MOST_NAMED:
+        return spans(numbers)
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 

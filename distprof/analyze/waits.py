@@ -131,12 +131,15 @@ def _last_in_tree(calls: pl.DataFrame, tables: Tables) -> pl.DataFrame:
 
 
 def needs(tables: Tables) -> pl.DataFrame:
-    """Whom each member of a group waits for in a broadcast in forward: `group`, `rank`, `needed`."""
+    """Whom each member of a group that recorded waits for in a broadcast in forward: `group`, `rank`, `needed`."""
+    present = set(tables.ranks)
     return pl.DataFrame(
         [
-            (group.id, group.members[member], group.members[other])
+            (group.id, rank, group.members[other])
             for group in tables.groups
-            for member, other in needed_in_broadcast(len(group.members))
+            for member, rank in enumerate(group.members)
+            if rank in present
+            for other in needed_in_broadcast(member, len(group.members))
         ],
         schema={"group": pl.Int32, "rank": pl.Int32, "needed": pl.Int32},
         orient="row",

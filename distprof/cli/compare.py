@@ -20,6 +20,9 @@ from distprof.run.files import open_regular, write_atomic
 from distprof.run.manifest import RunDirectoryError
 from distprof.trace.load import load
 
+# A report has some kB for each rank, of which jobs have tens of thousands at most.
+_MOST_REPORT = 256 << 20
+
 
 def build_parser() -> Parser:
     """The command's options."""
@@ -69,7 +72,9 @@ def _result(path: Path) -> Result:
     if path.suffix != ".json" or path.name != "report.json":
         return build(load(path))
     with open_regular(path) as file:
-        data = file.read()
+        data = file.read(_MOST_REPORT + 1)
+    if len(data) > _MOST_REPORT:
+        raise RunDirectoryError(f"{path} is longer than {_MOST_REPORT >> 20} MiB: no report is")
     try:
         return from_json(data)
     except msgspec.DecodeError as error:  # ValidationError is one

@@ -99,12 +99,12 @@ def _differences(fields: Sequence[tuple[str, Callable[[Result], Any]]], before: 
 
 def _settings(name: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Iterator[str]:
     """Settings of objects of the same name that differ; bytes of buckets follow from these."""
-    of_after = {row.get("name"): row for row in after}
+    of_after = {row["name"]: row for row in after if isinstance(row.get("name"), str)}
     for row in before:
-        other = of_after.get(row.get("name"), {})
+        other = of_after.get(row["name"], {}) if isinstance(row.get("name"), str) else {}
         for key, value in row.items():
             if key in other and key not in ("ranks", "bucket_bytes") and other[key] != value:
-                yield f"{name} {row.get('name')}, {key}: {_shown(value)} and {_shown(other[key])}"
+                yield f"{name} {row['name']}, {key}: {_shown(value)} and {_shown(other[key])}"
 
 
 def _steps(before: Result, after: Result) -> Change:

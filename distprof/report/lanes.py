@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Literal, cast
 
 import numpy as np
@@ -22,34 +24,75 @@ class NestingLanes:
     """Lanes whose slices nest or are disjoint. Slices come by start, of equal starts the longest first."""
 
     def __init__(self) -> None:
-        self._open: list[list[int]] = []
+        self._open: list[list[int]] = []  # ends of a lane's open slices, the innermost last
+        self._next: list[tuple[int, int]] = []  # a heap of all these ends, with their lanes
+        self._room = _Room()
 
     def place(self, start: int, end: int) -> int:
         """The lane for a slice: the first that it does not cross another one on."""
-        for lane, ends in enumerate(self._open):
-            while ends and ends[-1] <= start:
-                ends.pop()
-            if not ends or end <= ends[-1]:
-                ends.append(end)
-                return lane
-        self._open.append([end])
-        return len(self._open) - 1
+        while self._next and self._next[0][0] <= start:
+            _, lane = heappop(self._next)
+            ends = self._open[lane]
+            ends.pop()
+            self._room.set(lane, ends[-1] if ends else math.inf)
+        lane = self._room.first(end)
+        if lane == len(self._open):
+            self._open.append([])
+        self._open[lane].append(end)
+        self._room.set(lane, end)
+        heappush(self._next, (end, lane))
+        return lane
+
+
+class _Room:
+    """Up to when each lane has room, and which is the first that has as much: a tree of maxima, so that this takes no
+    look at each lane where there are many. All of a lane that was never used is room."""
+
+    def __init__(self) -> None:
+        self._most = [math.inf, math.inf]  # of the lanes below each node; the last half are the lanes themselves
+
+    def set(self, lane: int, until: float) -> None:
+        """Tell up to when a lane has room."""
+        node = lane + len(self._most) // 2
+        self._most[node] = until
+        while node > 1:
+            node //= 2
+            self._most[node] = max(self._most[2 * node], self._most[2 * node + 1])
+
+    def first(self, until: float) -> int:
+        """The first lane that has room up to then."""
+        if self._most[1] < until:
+            self._grow()
+        node = 1
+        while node < len(self._most) // 2:
+            node *= 2
+            node += self._most[node] < until
+        return node - len(self._most) // 2
+
+    def _grow(self) -> None:
+        lanes = self._most[len(self._most) // 2 :]
+        level = lanes + [math.inf] * len(lanes)
+        self._most = level
+        while len(level) > 1:
+            level = [max(pair) for pair in zip(level[::2], level[1::2], strict=True)]
+            self._most = level + self._most
+        self._most.insert(0, math.inf)
 
 
 class DisjointLanes:
     """Lanes whose slices are disjoint. Slices come by start."""
 
     def __init__(self) -> None:
-        self._ends: list[int] = []
+        self._busy: list[tuple[int, int]] = []  # heaps: until when a lane is busy, and the lanes that are not
+        self._free: list[int] = []
 
     def place(self, start: int, end: int) -> int:
         """The lane for a slice: the first that is free."""
-        for lane, busy_until in enumerate(self._ends):
-            if busy_until <= start:
-                self._ends[lane] = end
-                return lane
-        self._ends.append(end)
-        return len(self._ends) - 1
+        while self._busy and self._busy[0][0] <= start:
+            heappush(self._free, heappop(self._busy)[1])
+        lane = heappop(self._free) if self._free else len(self._busy)
+        heappush(self._busy, (end, lane))
+        return lane
 
 
 # Which row of slices one belongs to: what it is, its device, and its thread or stream.

@@ -11,7 +11,7 @@ import numpy as np
 from distprof.clock.align import align
 from distprof.clock.shift import Correction, Corrections, corrections
 from distprof.result import Clock, Finding, Result
-from distprof.trace.load import Run, load_attempt
+from distprof.trace.load import Run, load_others
 
 # Who reads one clock: the ranks of a host since it was booted.
 _Host = tuple[str, str]
@@ -53,8 +53,7 @@ def placed_attempts(run: Run, result: Result) -> list[PlacedAttempt]:
         for rank in run.tables.ranks
         if rank not in read.alone and (host := _host(run, rank)) is not None
     }
-    others = [load_attempt(run, number) for number in run.attempts if number != run.attempt]
-    return [read, *(_beside(other, known) for other in others if other is not None)]
+    return [read, *(_beside(other, known) for other in load_others(run))]
 
 
 def _alone(clock: Clock) -> frozenset[int]:

@@ -303,7 +303,7 @@ def lateness_by_step(late: Lateness) -> Table:
         caption=f"Lateness step by step, in ms{of}",
         headings=["steps", *(f"rank {row.rank}" for row in rows)],
         rows=[
-            [words.some(range(first, last + 1)), *(words.ms(row.late[index]) for row in rows)]
+            [_steps(first, last), *(words.ms(row.late[index]) for row in rows)]
             for index, (first, last) in enumerate(zip(late.first_steps, late.last_steps, strict=True))
         ],
     )
@@ -353,6 +353,11 @@ def ranks(result: Result) -> Table:
         names=frozenset(range(1, 8)),
         ranks=[row.rank for row in rows],
     )
+
+
+def _steps(first: int, last: int) -> str:
+    """Neighbouring steps, by the ends alone: traces of others number them as they like."""
+    return words.some(range(first, last + 1)) if last - first < 2 else f"{first}–{last}"
 
 
 def _caption(what: str, basis: str, steps_used: int) -> str:

@@ -32,6 +32,8 @@ _JITTER_NS = 100_000  # ends of any lane are apart by so much
 _WITNESSES = 4
 # Two ranks' windows may be cut so differently.
 _SLACK_NS = 1_000_000
+# So many ranks without a trace are named as members at most: one is enough for nobody to know who waits for whom.
+_MOST_ABSENT = 1 << 14
 
 Lanes = dict[int, Lane]
 
@@ -45,7 +47,7 @@ def with_groups_of_lanes(
         occurrences: OCCURRENCES.
         groups: those that are known by name.
         absent: ranks of the job that left no trace: nobody knows which of these groups they belong to, so they are
-            taken for members of all.
+            taken for members of all; of very many the first.
 
     Returns:
         All groups, and OCCURRENCES with a group each.
@@ -69,7 +71,7 @@ def with_groups_of_lanes(
     for number, group in enumerate(found, start=1):
         name = NOT_NAMED if len(found) == 1 else f"{NOT_NAMED} ({number})"
         ids += [(rank, lane, len(all_groups)) for rank, lane in group.items()]
-        all_groups.append(Group(len(all_groups), name, None, sorted({*group, *absent})))
+        all_groups.append(Group(len(all_groups), name, None, sorted({*group, *absent[:_MOST_ABSENT]})))
     by_lane = pl.DataFrame(ids, schema={"rank": pl.Int32, "lane": pl.Int64, "of_lane": pl.Int32}, orient="row")
     joined = filled.join(by_lane, on=["rank", "lane"], how="left", maintain_order="left")
     return all_groups, joined.with_columns(group=pl.coalesce("group", "of_lane")).drop("of_lane")

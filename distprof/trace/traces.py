@@ -260,11 +260,16 @@ def _collectives(matched: pl.DataFrame, groups: Sequence[Group], world_size: int
     """COLLECTIVES; a root is known where all members of its group are, which needs traces of all ranks (`complete`)."""
     nothing = {"zone": pl.String, "model": pl.String, "bucket": pl.Int32}
     table = matched.with_columns(pl.lit(None, dtype).alias(name) for name, dtype in nothing.items())
-    known = [
-        (group.id, place, rank)
+    members = {
+        group.id: group.members
         for group in groups
         if len(group.members) == world_size or (complete and not group.name.startswith(NOT_NAMED))
-        for place, rank in enumerate(group.members)
+    }
+    told = matched.select("group", "root").drop_nulls().unique().sort("group", "root").rows()
+    known = [
+        (group, place, members[group][place])
+        for group, place in told
+        if group in members and 0 <= place < len(members[group])
     ]
     schema = {"group": pl.Int32, "root": pl.Int64, "rank_of_root": pl.Int32}
     places = pl.DataFrame(known, schema=schema, orient="row")
