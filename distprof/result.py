@@ -746,7 +746,10 @@ class Result:
     schema: Annotated[Literal["distprof.report.v1"], doc("Version of this shape.")] = SCHEMA
     run: Annotated[RunInfo, doc("Which run this is.")]
     conditions: Annotated[Conditions, doc("Under which conditions the figures hold.")]
-    ranks: Annotated[list[RankRow], doc("One row for each rank of the world, present or not; of very many that left nothing one for all.")]
+    ranks: Annotated[
+        list[RankRow],
+        doc("One row for each rank of the world, present or not; of very many that left nothing one for all."),
+    ]
     windows: Annotated[list[Window], doc("Kineto windows.")]
     groups: Annotated[list[Group], doc("Process groups.")]
     clock: Annotated[Clock, doc("How the ranks' clocks were aligned.")]
