@@ -63,7 +63,7 @@ def scrub(
 
     Raises:
         RunDirectoryError: there is nothing to copy, or `output` is in use; the message says what to do.
-        OSError: the copy cannot be written.
+        OSError: the copy cannot be written; it names `output`.
     """
     if output is not None:
         _check_output(output, paths)
@@ -184,13 +184,14 @@ def _folder(output: Path | None) -> Iterator[Path | None]:
     if output is None:
         yield None
         return
-    output = output.absolute()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    made = output.with_name(f".{output.name}.{os.getpid()}.{os.urandom(3).hex()}.tmp")
-    made.mkdir()
+    made = output.absolute().with_name(f".{output.name}.{os.getpid()}.{os.urandom(3).hex()}.tmp")
     try:
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.mkdir()
         yield made
         made.rename(output)  # succeeds on no folder, and on an empty one
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(output)) from error  # not a name that is gone by now
     finally:
         shutil.rmtree(made, ignore_errors=True)
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distprof.scrub.fields import is_kept_whole, kind_of_key
+from distprof.scrub.fields import ZONE_KINDS, is_kept_whole, kind_of_key
 from distprof.scrub.names import KINDS, REPLACEMENT
 
 _SHORTEST = {"host": 3, "user": 3, "zone": 3}
@@ -32,8 +32,10 @@ _WORDS_OF_ANALYSES = """
     cuda_runtime cuda_driver python_function gpu_memcpy gpu_memset trace spans default standard nproc-per-node
     standalone seconds steps warmup active repeat world_size local rank ranks
 """
-_WORDS = frozenset(_WORDS_OF_ANALYSES.split()) | KINDS.keys()
-_HOME = re.compile(rb"(?:home|Users)(?:\\?/)+([^/\\\"\s:;,)]{1,64})(?=[/\\\"\s:;,)])")
+_WORDS = frozenset(_WORDS_OF_ANALYSES.split()) | KINDS.keys() | ZONE_KINDS
+# As they stand in JSON, where a backslash is two of them.
+_HOME = re.compile(rb"(?:home|[Uu]sers)(?:\\?/|\\\\)+([^/\\\"\s:;,)]{1,64})(?=[/\\\"\s:;,)])")
+_ESCAPED = re.compile(rb"\\(?:[^u]|u([0-9a-fA-F]{4}))", re.DOTALL)
 _HOST = re.compile(rb'"(?:host_?name|host|node|nodename)"\s*:\s*"([^"\\]{1,255})"', re.IGNORECASE)
 _USER = re.compile(rb'"(?:\w*user|username|login|logname)"\s*:\s*"([^"\\]{1,64})"', re.IGNORECASE)
 _REPLACEMENT = re.compile(REPLACEMENT.pattern.encode())
@@ -90,7 +92,10 @@ class Known:
 
     def learn_bytes(self, text: bytes) -> None:
         """Learn from a piece of a trace: hosts, users and homes that it names, and names of ours that it holds."""
-        for kind, expression in (("user", _HOME), ("host", _HOST), ("user", _USER)):
+        if b"\\u" in text:
+            text = _ESCAPED.sub(_plain, text)
+        homes = (("user", _HOME),) if b"home" in text or b"sers" in text else ()
+        for kind, expression in (*homes, ("host", _HOST), ("user", _USER)):
             for match in expression.finditer(text):
                 self.add(kind, match[1].decode("utf-8", "replace"))
         self.replacements.update(match[0].decode() for match in _REPLACEMENT.finditer(text))
@@ -108,6 +113,14 @@ class Known:
                 value = _Value(text, kind, first.start(), kind in ("host", "user"))
                 index.setdefault(first[0].lower(), []).append(value)
         return partial(_replace, index)
+
+
+def _plain(match: re.Match[bytes]) -> bytes:
+    """An escape as the letter that it stands for, if that needs none."""
+    letter = chr(int(match[1], 16)) if match[1] else ""
+    if letter == "\\":
+        return rb"\\"
+    return letter.encode() if letter >= " " and letter != '"' and not "\ud800" <= letter < "\ue000" else match[0]
 
 
 class _Value(NamedTuple):

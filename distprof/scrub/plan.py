@@ -15,8 +15,8 @@ from distprof.trace.whose import rank_by_name
 
 _RANK = re.compile(r"^(rank\d{5,})(?:-(.+)-(\d+))?(\.json|\.zones\.jsonl|\.collectives\.jsonl|\.clock\.jsonl)$")
 _WINDOW = re.compile(r"^(rank\d{5,})(?:-(.+)-(\d+))?(\.window\d+\.pt\.trace\.json(?:\.gz)?)$")
-# As torch's tensorboard_trace_handler names its files: HOST_PROCESS.TIME.pt.trace.json.
-_HANDLERS = re.compile(r"^(.+)_(\d+\.\d{10,19}\.pt\.trace\.json(?:\.gz)?)$")
+# As torch's tensorboard_trace_handler names its files: HOST_PROCESS.TIME.pt.trace.json. In a copy the rank is first.
+_HANDLERS = re.compile(r"^(?:rank\d+-(?=host-\d+_))?(.+)_(\d+\.\d{10,19}\.pt\.trace\.json(?:\.gz)?)$")
 _NO_HOSTS = ("localhost", "localhost.localdomain", "removed", "unknown")
 _MADE = ("report.json", "report.html", "timeline.json.gz", "digest")
 _MADE_AGAIN = "`distprof report` and `distprof merge` make it anew from the copy"
@@ -134,6 +134,11 @@ def of_traces(paths: Sequence[Path]) -> tuple[list[Recording], list[tuple[str, s
     Raises:
         RunDirectoryError: there are none.
     """
+    for path in paths:
+        runs = sorted([*path.glob("runs/*/run.json"), *path.glob("*/runs/*/run.json")])
+        if runs:
+            text = f"{path} is the folder of an experiment: give one of the run directories in it, as {runs[0].parent}"
+            raise RunDirectoryError(text)
     files, notes = find_files(paths)
     left_out = [(note.file.name, note.text) for note in notes]
     given = {path.absolute() for path in paths}
