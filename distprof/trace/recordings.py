@@ -256,7 +256,10 @@ def read_facts(path: Path, rank: int) -> tuple[dict[str, Any], list[Note]]:
 def _with_defaults(told: Any, known: Any) -> Any:
     """What was told, and defaults for what the known part of it lacks."""
     if isinstance(known, msgspec.Struct):
-        return {**msgspec.to_builtins(known), **told}
+        inside = {
+            name: _with_defaults(told[name], getattr(known, name)) for name in known.__struct_fields__ if name in told
+        }
+        return {**msgspec.to_builtins(known), **told, **inside}
     if isinstance(known, list):
         return [_with_defaults(*pair) for pair in zip(told, known, strict=True)]
     return told

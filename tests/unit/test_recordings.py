@@ -223,6 +223,20 @@ def test_wrong_facts_are_an_error(tmp_path: Path, text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+def test_what_facts_lack_inside_has_its_default(tmp_path: Path) -> None:
+    """As those that another version wrote: analyses look at every row alike."""
+    path = tmp_path / "rank00003.json"
+    settings = {
+        "asked": {"loader.num_workers": 2},
+        "met": [{"setting": "loader.num_workers", "target": "DataLoader#0"}],
+    }
+    path.write_text(json.dumps({"schema": "distprof.rank.v1", "rank": 3, "settings": settings}))
+    values, notes = read_facts(path, 3)
+    assert notes == []
+    missing = dict.fromkeys(("place", "had", "took", "why"))
+    assert values["settings"] == {**settings, "met": [{**settings["met"][0], **missing}], "unmet": {}}
+
+
 WRONG: list[tuple[str, Any, Any]] = [
     ("groups", [{"name": 1}], []),
     ("groups", [{"name": "0", "ranks": [2**20]}], []),
