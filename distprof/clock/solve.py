@@ -165,7 +165,8 @@ def _step(x_over: Floats, y_over: Floats, x_under: Floats, y_under: Floats) -> S
     by = None
     if earlier is not None and later is not None:
         at = np.array([(first + last) / 2])
-        by = float((later.most(at) + later.least(at) - earlier.most(at) - earlier.least(at))[0] / 2)
+        with np.errstate(invalid="ignore"):  # infinite where a part is open: then it is not known
+            by = float((later.most(at) + later.least(at) - earlier.most(at) - earlier.least(at))[0] / 2)
         # Set once, it reads at most what it was set back by for a second time.
         by = by if first - last <= max(0.0, -1.1 * by) else None
     return Step(min(first, last), max(first, last), by if by is not None and np.isfinite(by) else None)

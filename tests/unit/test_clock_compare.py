@@ -36,6 +36,28 @@ def test_what_two_clocks_may_be_wrong_by_is_added_once_for_each() -> None:
     assert confidence(TWO_HOSTS, 80_001, [2, 3, 4, 0]) == "bound"
 
 
+def test_of_three_clocks_the_two_that_are_off_the_most_count() -> None:
+    rows = [
+        ClockRow(rank, 0.0, bound_us=off, error_us=None, same_as=rank) for rank, off in enumerate((10.0, 40.0, 20.0))
+    ]
+    clock = replace(TWO_HOSTS, ranks=rows)
+    assert confidence(clock, 60_000, [0, 1, 2]) is None
+    assert confidence(clock, 60_001, [0, 1, 2]) == "bound"
+    assert confidence(TWO_HOSTS, 60_000, [0, 2, 4]) is None, "of one it is not known"
+
+
+def test_one_host_has_one_clock_whatever_its_rows_tell() -> None:
+    rows = [ClockRow(rank, 0.0, same_as=None) for rank in (0, 1)]
+    devices = [DeviceClockRow(rank, 0.0, bound_us=40.0 * rank, same_as=rank) for rank in (0, 1)]
+    clock = replace(TWO_HOSTS, verdict="same_host", ranks=rows, devices=devices)
+    assert confidence(clock, 1, [0, 1]) == "same_clock"
+    assert confidence(clock, 1, [0, 1], device=True) is None
+    assert undecided_ns(clock) == {0: 0, 1: 0}
+    assert undecided_ns(clock, device=True) == {0: 0, 1: 40_000}
+    assert confidence(replace(clock, verdict="unaligned"), 1, [0, 1]) is None
+    assert undecided_ns(replace(clock, verdict="unaligned")) == {}
+
+
 def test_without_ends_there_is_nothing_between() -> None:
     assert confidence(TWO_HOSTS, 30_000, [0, 4]) is None
     assert undecided_ns(TWO_HOSTS) == {0: 0, 1: 0, 2: 5_000, 3: 5_000, 4: 30_000}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.clock.hull import MOST_DRIFT, Floats, corridor, lower_hull
+from tests.unit.mutants import examples
 
 points = st.lists(st.tuples(st.integers(0, 10**9), st.integers(-(10**6), 10**6)), min_size=1, max_size=30)
 
@@ -18,7 +19,7 @@ def columns(of: list[tuple[int, int]]) -> tuple[Floats, Floats]:
 
 
 @given(points)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200, always_the_same=True)
 def test_the_hull_lies_under_all_points_and_bends_upwards(of: list[tuple[int, int]]) -> None:
     x, y = columns(of)
     corners = lower_hull(x, y)
@@ -36,7 +37,7 @@ def test_the_hull_lies_under_all_points_and_bends_upwards(of: list[tuple[int, in
     st.floats(-1e6, 1e6),
     st.lists(st.floats(0, 1e6), min_size=60, max_size=60),
 )
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200, always_the_same=True)
 def test_the_true_line_lies_within_and_so_does_the_middle(
     over: list[tuple[int, int]], under: list[tuple[int, int]], drift: float, offset: float, slack: list[float]
 ) -> None:
@@ -85,3 +86,49 @@ def test_without_points_on_a_side_that_side_is_open() -> None:
     x = np.array([5.0, 1005.0])
     assert found.most(x).tolist() == pytest.approx([7, 8])
     assert found.least(x).tolist() == [-np.inf, -np.inf]
+
+
+def test_one_line_that_touches_all_points_is_a_corridor() -> None:
+    x, y = np.array([0.0, 1e6]), np.array([0.0, 100.0])
+    found = corridor(x, y, x, y)
+    assert found is not None
+    at = np.array([-1e6, 0.0, 5e5, 3e6])
+    assert found.most(at).tolist() == found.least(at).tolist() == pytest.approx([-100, 0, 50, 300])
+
+
+def test_points_that_no_line_reaches_bend_no_wall() -> None:
+    """A line over the point at 7e5 passes the one at 5e5 with a slope of -100 in 2e5 at least: at 0 it is at 350."""
+    x, y = np.array([0.0, 5e5, 1e6]), np.array([1000.0, 100.0, 100.0])
+    found = corridor(x, y, np.array([7e5]), np.array([0.0]))
+    assert found is not None
+    assert found.most(np.array([0.0, 5e5, 1e6])).tolist() == pytest.approx([350, 100, 100])
+    mirrored = corridor(1e6 - x, y, np.array([3e5]), np.array([0.0]))
+    assert mirrored is not None
+    assert mirrored.most(np.array([0.0, 5e5, 1e6])).tolist() == pytest.approx([100, 100, 350])
+
+
+def test_the_narrowest_place_is_sought_where_the_clock_was_read() -> None:
+    found = corridor(np.array([-1e6, 2e6]), np.array([1.0, 2.0]), np.array([-1e6, 2e6]), np.array([0.0, 0.0]))
+    assert found is not None
+    assert found.narrowest(1e6) == 0
+    found = corridor(np.array([-1e6, 2e6]), np.array([2.0, 1.0]), np.array([-1e6, 2e6]), np.array([0.0, 0.0]))
+    assert found is not None
+    assert found.narrowest(1e6) == 1e6
+
+
+def test_of_points_at_one_moment_the_lowest_counts() -> None:
+    x, y = np.array([1.0, 0, 1, 0, 1]), np.array([5.0, 2, 0, 0, 3])
+    assert lower_hull(x, y).tolist() == [3, 2]
+
+
+def test_points_a_nanosecond_apart() -> None:
+    found = corridor(np.array([1.0]), np.array([0.0]), np.array([0.0]), np.array([0.0005]))
+    assert found is not None
+    assert found.least(np.array([-1000.0])).tolist() == pytest.approx([0.0005 + 0.5])
+
+
+def test_all_points_of_a_curve_that_bends_upwards_are_corners_and_none_inside_an_edge() -> None:
+    x = np.arange(-8.0, 9.0)
+    assert lower_hull(x, x**2).tolist() == list(range(17))
+    assert lower_hull(x, np.abs(x)).tolist() == [0, 8, 16]
+    assert lower_hull(x, -(x**2)).tolist() == [0, 16]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.trace import intervals
 from distprof.trace.intervals import Intervals
+from tests.unit.mutants import examples
 
 A = intervals.union([[10, 20], [30, 50]])
 B = intervals.union([[15, 35], [40, 42], [50, 60]])
@@ -69,6 +71,15 @@ def test_covered() -> None:
     assert int(intervals.covered(A, 0, 35)) == 15
 
 
+def test_of_nothing_the_types_are_the_same() -> None:
+    assert intervals.contains(intervals.EMPTY, [1, 2]).dtype == np.bool_
+    assert intervals.covered(intervals.EMPTY, [1], [2]).dtype == np.int64
+    assert intervals.covered(A, [], np.empty(0, dtype=np.int64)).dtype == np.int64
+    assert intervals.covered(A, np.empty(0, dtype=np.int64), []).dtype == np.int64
+    assert intervals.assign([], np.empty(0, dtype=np.int64), [A]).dtype == np.int64
+    assert intervals.assign(np.empty(0, dtype=np.int64), [], [A]).dtype == np.int64
+
+
 def test_assign_adds_up_to_the_range() -> None:
     # A step [0, 70): A has 30, B what A leaves of it (20), and 20 are left.
     assert intervals.assign(0, 70, [A, B]).tolist() == [30, 20, 20]
@@ -77,6 +88,13 @@ def test_assign_adds_up_to_the_range() -> None:
     assert intervals.assign(5, 9, []).tolist() == [4]
 
 
+@pytest.fixture(params=[0, 8])
+def few_levels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`innermost` looks at some levels one by one, and else finds them otherwise."""
+    monkeypatch.setattr(intervals, "_FEW_LEVELS", request.param)
+
+
+@pytest.mark.usefixtures("few_levels")
 def test_innermost() -> None:
     # row 0 contains row 1 contains row 3; row 2 stands beside; row 4 is a mark without duration.
     start = np.array([0, 10, 60, 20, 25])
@@ -85,8 +103,50 @@ def test_innermost() -> None:
     assert intervals.innermost(start, end, at).tolist() == [-1, 0, 1, 3, 3, 1, 0, -1, 2, 2, -1]
 
 
+@pytest.mark.usefixtures("few_levels")
 def test_innermost_of_twins_is_the_later_row() -> None:
     assert intervals.innermost(np.array([0, 0]), np.array([9, 9]), [4]).tolist() == [1]
+
+
+@pytest.mark.usefixtures("few_levels")
+def test_one_that_ends_where_the_next_begins_is_not_around_it() -> None:
+    assert intervals.innermost(np.array([0, 10, 20]), np.array([10, 40, 30]), [5, 15, 25, 35]).tolist() == [0, 1, 2, 1]
+
+
+@pytest.mark.usefixtures("few_levels")
+def test_innermost_of_many_levels() -> None:
+    """Thirty one in another, twice, of which the second is around a mark and two more beside each other."""
+    start = np.concatenate([np.arange(30), np.arange(100, 130), [140, 141, 150]])
+    end = np.concatenate([60 - np.arange(30), 200 - np.arange(30), [140, 145, 155]])
+    order = np.random.default_rng(0).permutation(63)
+    at = np.array([-1, 0, 12, 29, 30, 31, 32, 58, 59, 60, 100, 129, 140, 141, 145, 152, 155, 171, 172, 199, 200])
+    rows = [-1, 0, 12, 29, 29, 28, 27, 1, 0, -1, 30, 59, 59, 61, 59, 62, 59, 58, 57, 30, -1]
+    found = intervals.innermost(start[order], end[order], at)
+    assert [-1 if row < 0 else int(order[row]) for row in found] == rows
+    now = 1_790_857_026_123_456_789
+    assert intervals.innermost(start[order] + now, end[order] + now, at + now).tolist() == found.tolist()
+
+
+def test_intervals_that_cross_are_looked_at_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for levels in (0, 8):
+        monkeypatch.setattr(intervals, "_FEW_LEVELS", levels)
+        found.append(intervals.innermost(np.array([0, 8, 12]), np.array([10, 40, 14]), np.arange(45)).tolist())
+    assert found[0] == found[1]
+
+
+def test_innermost_looks_as_often_as_intervals_are_nested(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels: list[list[int]] = []
+
+    def distinct(depth: Intervals) -> Intervals:
+        levels.append(sorted(set(depth.tolist())))
+        return np.array(levels[-1])
+
+    monkeypatch.setattr(intervals, "distinct", distinct)
+    outer = np.arange(0, 1000, 10)
+    start, end = np.concatenate([outer, outer + 3]), np.concatenate([outer + 9, outer + 5])
+    assert intervals.innermost(start, end, [14, 16]).tolist() == [101, 1]
+    assert levels == [[0, 1]]
 
 
 def test_nanoseconds_since_1970_stay_exact() -> None:
@@ -97,6 +157,7 @@ def test_nanoseconds_since_1970_stay_exact() -> None:
 
 
 @given(rows, rows)
+@examples(100)
 def test_set_algebra(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     x, y = intervals.union(a), intervals.union(b)
     check(x, points(a))
@@ -107,6 +168,7 @@ def test_set_algebra(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None
 
 
 @given(rows, st.integers(-40, 40), st.integers(0, 50))
+@examples(100)
 def test_ranges(a: list[tuple[int, int]], start: int, length: int) -> None:
     x, end = intervals.union(a), start + length
     inside = points(a) & set(range(start, end))
@@ -116,6 +178,7 @@ def test_ranges(a: list[tuple[int, int]], start: int, length: int) -> None:
 
 
 @given(st.lists(rows, max_size=4), st.integers(-40, 40), st.integers(0, 50))
+@examples(100)
 def test_assign_is_first_come_first_served(sets: list[list[tuple[int, int]]], start: int, length: int) -> None:
     left = set(range(start, start + length))
     expected = []
@@ -127,6 +190,7 @@ def test_assign_is_first_come_first_served(sets: list[list[tuple[int, int]]], st
 
 
 @given(st.data())
+@examples(100)
 def test_innermost_agrees_with_a_search(data: st.DataObject) -> None:
     nested: list[tuple[int, int]] = []
 
@@ -142,6 +206,9 @@ def test_innermost_agrees_with_a_search(data: st.DataObject) -> None:
     start = np.array([a for a, _ in order], dtype=np.int64)
     end = np.array([b for _, b in order], dtype=np.int64)
     found = intervals.innermost(start, end, np.arange(-1, 42))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "_FEW_LEVELS", 0)
+        assert intervals.innermost(start, end, np.arange(-1, 42)).tolist() == found.tolist()
     for at, row in zip(range(-1, 42), found, strict=True):
         lengths = [b - a for a, b in nested if a <= at < b]
         assert (row == -1) == (not lengths)
@@ -159,6 +226,12 @@ def test_large_sets() -> None:
     assert intervals.assign(0, 10 * count, [a, b]).tolist() == [4 * count, 4 * count, 2 * count]
 
 
+def test_distinct_times() -> None:
+    for times, found in (([], []), ([7], [7]), ([7, 7], [7]), ([3, 1, 3, 2, 1, 1], [1, 2, 3]), ([2, 1], [1, 2])):
+        assert intervals.distinct(np.array(times, dtype=np.int64)).tolist() == found
+
+
 @given(st.lists(st.integers(-(2**62), 2**62)))
+@examples(100)
 def test_distinct_times_are_in_order_and_each_once(times: list[int]) -> None:
     assert intervals.distinct(np.array(times, dtype=np.int64)).tolist() == sorted(set(times))
