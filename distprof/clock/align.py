@@ -142,7 +142,9 @@ def _method(evidence: Evidence, verdict: str, fits: Fits, *, by_device: bool, re
         what = "device's clock" if by_device else "host's clock"
         reference = evidence.dials[fits.reference].ranks[0]
         collectives = evidence.ends["meeting"].n_unique()
-        of = f"{collectives} collectives" + (f" and {evidence.probes} probes" if evidence.probes else "")
+        counted = ((collectives, "collective"), (evidence.probes, "probe"))
+        of = " and ".join(f"{count} {noun}{'s' if count != 1 else ''}" for count, noun in counted if count)
+        of = of or "launches and synchronisations"
         return f"offset and drift of each {what} against that of rank {reference}, by what came before what in {of}"
     if fits.steps:
         clocks = ", ".join(_names(evidence.dials[clock].ranks) for clock in sorted(fits.steps))

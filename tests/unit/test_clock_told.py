@@ -123,6 +123,7 @@ def test_probes_count_too() -> None:
     )
     assert clock.method.endswith("by what came before what in 40 collectives and 2 probes")
     clock, missing = told(probed(world("ab"), (1, 0, 510.0, 500.1, 500.1, 510.2)))
+    assert clock.method.endswith("by what came before what in 1 probe")
     assert (clock.verdict, clock.ends, clock.ends_apart_us) == ("aligned", 0, None)
     assert missing == {"clock.ends_apart_us": (None, NO_ENDS), "clock.ranks.error_us": ([1], NO_ERROR)}
 
