@@ -50,7 +50,9 @@ def lay_out(revision: str, script: Path, trees: Path) -> Path:
             raise ConfigError(f"git cannot write the tree of {revision}")
         unpacked = trees / f".{revision}.tmp"
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(unpacked, filter="data")
+            # Python before 3.11.4, as Debian 12 has it, knows no filters.
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(unpacked)
         unpacked.rename(tree)
     if not (tree / inside).is_file():
         raise ConfigError(f"revision {revision[:12]} has no {inside}")
