@@ -153,7 +153,9 @@ class Rewriter:
         key = _decoded(literal)
         written = _Written(literal) if is_ours(key) else self._written(literal, key, self.text)
         _trim(self._keys)
-        context = None if key.isdigit() else _SECRET if is_secret(key) else key
+        # A key that was a secret names one now, and what stands under it must look alike in the copy and its own copy.
+        secret = is_secret(key) or (not written.same and is_secret(_decoded(written.text)))
+        context = None if key.isdigit() else _SECRET if secret else key
         found = self._keys[literal] = _Key(*written, context)
         return found
 

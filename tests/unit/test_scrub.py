@@ -564,6 +564,13 @@ def test_a_copy_passes_the_check_whatever_stood_in_it(
     assert main([str(tmp_path / "out"), "--check"]) == 0, capsys.readouterr().out
 
 
+def test_a_copy_passes_the_check_whose_keys_were_secrets(recorded: RunDirectory, tmp_path: Path) -> None:
+    run = RunDirectory(shutil.copytree(recorded.path, tmp_path / "run"))
+    plant(run, [Plant("wJalrXUtnFEMIAK7MDENG/bPxRfiCYEXAMPLEKEY", "K7MDENG", "key", escaped=False)])
+    scrub([run.path], tmp_path / "out")
+    assert scrub([tmp_path / "out"], None).kinds == {}
+
+
 @settings(max_examples=40, deadline=None)
 @given(planted=st.lists(plants(), min_size=1, max_size=6))
 def test_every_copy_passes_the_check(recorded: RunDirectory, planted: list[Plant]) -> None:
