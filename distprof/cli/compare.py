@@ -16,7 +16,7 @@ from distprof.experiment.compare import Change, Comparison, compare, incomparabl
 from distprof.pipeline import build
 from distprof.report.words import NULL, clean, ms
 from distprof.result import Result, from_json
-from distprof.run.files import open_regular, write_atomic
+from distprof.run.files import open_regular, write_where_told
 from distprof.run.manifest import RunDirectoryError
 from distprof.trace.load import load
 
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
         if arguments.json == Path("-"):
             sys.stdout.buffer.write(data)
         elif arguments.json is not None:
-            write_atomic(arguments.json, data)
+            write_where_told(arguments.json, data)
     except RunDirectoryError as error:
         parser.error(str(error))
     except OSError as error:

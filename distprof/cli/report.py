@@ -15,7 +15,7 @@ from distprof.cli.parser import Parser, load_recordings, output_file, step_range
 from distprof.report.make import kept_of, show_report
 from distprof.report.terminal import render, render_verdict
 from distprof.result import Result, to_json
-from distprof.run.files import write_atomic
+from distprof.run.files import write_where_told
 from distprof.run.manifest import RunDirectoryError
 
 _EPILOG = """examples:
@@ -90,12 +90,12 @@ def _write_chosen(
     result: Result, json: Path | None, html: Path | None, render_chosen: Callable[[Result, Console], None]
 ) -> None:
     if html is not None:
-        from distprof.report.page import write_page  # with jinja2, which nothing else needs
+        from distprof.report.page import page  # with jinja2, which nothing else needs
 
-        write_page(result, html)
+        write_where_told(html, page(result).encode())
     if json == Path("-"):
         sys.stdout.buffer.write(to_json(result) + b"\n")
         return
     if json is not None:
-        write_atomic(json, to_json(result))
+        write_where_told(json, to_json(result))
     render_chosen(result, Console())

@@ -20,20 +20,11 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # file 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes the place of `path` when the block ends: readers see the old file or the new one, whole.
-    What is no file, as a pipe or a device, is written to instead.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; it names `path`. The temporary file is
             removed, as after any other exception out of the block.
     """
-    if path.exists() and not path.is_file():
-        try:
-            with open(path, "wb") as file:
-                yield file
-        except OSError as error:
-            error.filename = error.filename or str(path)
-            raise
-        return
     temporary = _beside(path)
     try:
         with open(temporary, "xb") as file:
@@ -105,6 +96,24 @@ def write_atomic(path: Path, data: bytes) -> None:
     """
     with open_atomic(path) as file:
         file.write(data)
+
+
+def write_where_told(path: Path, data: bytes) -> None:
+    """Write what the user wants at `path`: a file is replaced as by `write_atomic`, into a pipe or a device is written.
+
+    Never in a run directory, which may be a stranger's: there a device could stand behind a name of ours.
+
+    Raises:
+        OSError: it cannot be written; it names `path`.
+    """
+    if path.is_file() or not path.exists():
+        write_atomic(path, data)
+        return
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

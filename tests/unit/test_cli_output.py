@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.run.files import write_atomic
+from distprof.run.files import write_atomic, write_where_told
 
 COMMAND = [sys.executable, "-m", "distprof"]
 
@@ -56,17 +56,27 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
-    write_atomic(pipe, b"report")
+    write_where_told(pipe, b"report")
     reader.join(10)
     assert read == [b"report"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
+def test_in_a_run_directory_nothing_is_written_through_a_strangers_link(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "report.json"
+    os.mkfifo(pipe)  # opened for writing it would wait for a reader for ever
+    link.symlink_to(pipe)
+    write_atomic(link, b"report")
+    assert not link.is_symlink()
+    assert link.read_bytes() == b"report"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
 def test_a_device_that_is_full_is_named_and_stays() -> None:
     device = Path("/dev/full")
     with pytest.raises(OSError, match="No space left") as raised:
-        write_atomic(device, b"report")
+        write_where_told(device, b"report")
     assert raised.value.filename == "/dev/full"
     assert stat.S_ISCHR(device.stat().st_mode)
 
