@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Literal
 
+from distprof.analyze import listed
 from distprof.analyze.hanging import hanging
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.ranks import of_rank
@@ -19,7 +20,6 @@ from distprof.trace.tables import Tables
 # If more left nothing, one row stands for all ranks of which the same is known: a job may have very many, and a
 # directory those of one host only.
 _MOST_MISSING = 1000
-_MOST_SPANS = 100
 _NO_RECORDING = "it left no recording"
 
 
@@ -83,18 +83,9 @@ def _very_many_missing(inputs: Inputs, present: set[int]) -> list[RankRow]:
     for reason, numbers in shown.items():
         first, *others = sorted(numbers)
         own = "has no row of its own" if len(others) == 1 else "have no rows of their own"
-        more = f"; the same is known of {spans(others)}, which {own}" if others else ""
+        more = f"; the same is known of {listed.ranks(others)}, which {own}" if others else ""
         rows.append(RankRow(rank=first, host=None, device=None, status="missing", reason=reason + more))
     return rows
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Ranks in words, neighbours as `ranks 4–9`; of very many the first."""
-    edges = [*(place for place in range(1, len(numbers)) if numbers[place] > numbers[place - 1] + 1), len(numbers)]
-    runs = [(numbers[begin], numbers[end - 1]) for begin, end in zip([0, *edges], edges, strict=False)]
-    texts = [str(first) if first == last else f"{first}–{last}" for first, last in runs[:_MOST_SPANS]]
-    others = sum(last - first + 1 for first, last in runs[_MOST_SPANS:])
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(texts)}{f' and {others} more' if others else ''}"
 
 
 def _why_missing(inputs: Inputs, rank: int) -> str:

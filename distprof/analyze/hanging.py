@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from distprof.analyze.listed import ranks
 from distprof.analyze.steady import MS
 from distprof.result import Clock
 from distprof.trace.kinds import POINT_TO_POINT
@@ -37,11 +38,11 @@ def hanging(tables: Tables, clock: Clock) -> dict[int, str]:
         )
     stopped = set(silent["rank"])
     for behind, waiting, what, since in _held_up(tables, running, writing, stopped):
-        text = f"it has not come to {what}, in which {_ranks(waiting)} wait{'s' if len(waiting) == 1 else ''}"
+        text = f"it has not come to {what}, in which {ranks(sorted(waiting))} wait{'s' if len(waiting) == 1 else ''}"
         for rank in behind - stopped:
             texts.setdefault(rank, []).append(f"{text} for {_seconds(now - since)} s")
         for rank in waiting:
-            texts.setdefault(rank, []).append(f"it waits in {what} for {_ranks(behind)}")
+            texts.setdefault(rank, []).append(f"it waits in {what} for {ranks(sorted(behind))}")
     return {rank: "; ".join(told) for rank, told in texts.items()}
 
 
@@ -75,7 +76,3 @@ def _held_up(
 
 def _seconds(ns: int) -> str:
     return f"{ns / MS / 1e3:.0f}"
-
-
-def _ranks(numbers: set[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"

@@ -80,7 +80,8 @@ class Inputs:
 
 def prepare(tables: Tables, clock: Clock, recording: Recording | None = None) -> Inputs:
     """Compute what several analyses need."""
-    compared = match(tables, comparable=clock.verdict != "unaligned")
+    comparable = clock.verdict != "unaligned"
+    compared = match(tables, comparable=comparable)
     if tables.arrival == "started":
         compared = seen_to_start(compared)
     matched = match(tables, comparable=False) if on_device(tables) else compared
@@ -97,5 +98,5 @@ def prepare(tables: Tables, clock: Clock, recording: Recording | None = None) ->
         own=own_time(tables, waits),
         parts={rank: rank_parts(tables, matched, waits[rank], rank) for rank in tables.ranks},
         blocking=blocking,
-        devices=device_parts(tables, blocking, compared, comparable=clock.verdict != "unaligned"),
+        devices=device_parts(tables, blocking, compared, comparable=comparable),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distprof.analyze.habits import garbage_collection
 from distprof.analyze.hidden import holds_up, later_still
 from distprof.analyze.inputs import Inputs
-from distprof.analyze.offers import Judged
+from distprof.analyze.offers import VIEW_RUN, Judged
 from distprof.result import Cause, Finding, Straggler
 
 _HYPOTHESES: dict[Cause, str] = {
@@ -23,10 +23,10 @@ _HYPOTHESES: dict[Cause, str] = {
 _CHECKS: dict[Cause, str] = {
     "data_loading": "time the dataset's __getitem__ on that rank's host, or give the loader more num_workers",
     "gc": "call gc.freeze() after set-up, or gc.disable() and collect on all ranks at the same step",
-    "host": "look at that rank between its zones (`distprof view RUN`); mark suspects with distprof.zone()",
+    "host": f"look at that rank between its zones ({VIEW_RUN}); mark suspects with distprof.zone()",
     "uneven_work": "share out elements and not samples: a sampler that gives all ranks batches of equal size",
 }
-_ANY_CHECK = "look at these steps of that rank and of a peer side by side (`distprof view RUN`)"
+_ANY_CHECK = f"look at these steps of that rank and of a peer side by side ({VIEW_RUN})"
 
 
 def of_stragglers(inputs: Inputs, judged: Judged) -> list[Finding]:

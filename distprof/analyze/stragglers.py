@@ -14,9 +14,9 @@ import polars as pl
 
 from distprof.analyze import blame
 from distprof.analyze.evidence import Evidence, of_run
-from distprof.analyze.facts import spans
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.lateness import Floats, Lateness, lateness
+from distprof.analyze.listed import ranks
 from distprof.analyze.patterns import FEWEST_LATE, Late, for_a_while, in_a_row, in_proportion, late_ranks
 from distprof.analyze.replay import Replayed, replay
 from distprof.analyze.roles import Roles, roles
@@ -31,7 +31,6 @@ _A_WHILE = "in all places in proportion, as on a core that other programs use fo
 _NO_PEERS = "they may do other work, as stages of a pipeline"
 _NOTHING = 0.1  # of its delay a rank costs the others, if that is no delay to them
 _SENT = "ranks also send each other data point to point, and who waited for whom in that is not known"
-_MOST_NAMED = 1000  # of more ranks only the ends of each range
 _FEW_STEPS = 10  # in which half of them may be late by chance
 
 
@@ -47,7 +46,7 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
     reason = _why_undecided(evidence)
     if reason is not None:
         if missing and tables.ranks:
-            reason += f"; {_ranks(missing)} left no recording of steps and may be who the others waited for"
+            reason += f"; {ranks(missing)} left no recording of steps and may be who the others waited for"
         return _section(evidence, "undecided", reason), []
     if tables.world_size == 1:
         return _section(evidence, "none", "there is one rank, and nobody waits for it"), []
@@ -65,46 +64,46 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
     if named:
         why = _why(found, named, steps)
         if missing:
-            why += f"; {_ranks(missing)} left no recording of steps and may be another"
+            why += f"; {ranks(missing)} left no recording of steps and may be another"
         section, unseen = _told(evidence, found, named, why)
         if not peers.certain and all(_costs_nothing(evidence, row) for row in section.ranks):
-            late = _ranks(sorted(row.rank for row in section.ranks))
+            late = ranks(sorted(row.rank for row in section.ranks))
             why = f"{late} took longer than others that call the same collectives, and nobody waited: {_NO_PEERS}"
             return _section(evidence, "undecided", why, found), []
         return section, unseen
     if shared:
-        late = _ranks(sorted(each.rank for each in shared))
+        late = ranks(sorted(each.rank for each in shared))
         most = max(int(each.late.steps.sum()) for each in shared)
         why = f"{late} took longer in up to {most} of {steps} steps, but {_A_WHILE}"
         return _section(evidence, "undecided", why, found), []
     if culprits:
-        late = _ranks(sorted(culprit.rank for culprit in culprits))
+        late = ranks(sorted(culprit.rank for culprit in culprits))
         why = f"the delay of {late} is less than what the clocks of the ranks may be wrong by"
         return _section(evidence, "undecided", why, found), []
     if missing:
-        why = f"{_ranks(missing)} left no recording of steps and may be who the others waited for"
+        why = f"{ranks(missing)} left no recording of steps and may be who the others waited for"
         return _section(evidence, "undecided", why, found), []
     if alone := [own.ranks[place] for place in peers.alone]:
         why = (
-            f"{_ranks(alone)} share{'' if len(alone) > 1 else 's'} no work with any other rank that the recordings "
+            f"{ranks(alone)} share{'' if len(alone) > 1 else 's'} no work with any other rank that the recordings "
             "show, as stages of a pipeline: there is nobody to compare with"
         )
         return _section(evidence, "undecided", why, found), []
     if alone := [own.ranks[members[0]] for members in peers.members if len(members) == 1]:
-        why = f"{_ranks(alone)} had other collectives than all others, so that there is nobody to compare with"
+        why = f"{ranks(alone)} had other collectives than all others, so that there is nobody to compare with"
         return _section(evidence, "undecided", why, found), []
     ms = found.noise / MS
     longer = (np.median(found.delays, axis=1) > found.noise) & (found.holds_up > found.noise)
     by_chance = [own.ranks[index] for index in np.flatnonzero(longer)]
     if by_chance and steps < _FEW_STEPS:
-        why = f"{_ranks(by_chance)} took longer than the peers, but not in most of {steps} steps by more than chance"
+        why = f"{ranks(by_chance)} took longer than the peers, but not in most of {steps} steps by more than chance"
         return _section(evidence, "undecided", why, found), []
     if found.noise > evidence.step:
         why = f"{steps} steps tell too little: by chance a rank may take {ms:.1f} ms longer in them, more than a step"
         return _section(evidence, "undecided", why, found), []
     why = f"no rank's own time per step exceeds its peers' by more than {ms:.1f} ms in {steps} steps"
     if once := [own.ranks[index] for index in np.flatnonzero(in_a_row(found))]:
-        why += f"; {_ranks(once)} took longer in several steps in a row, which may have happened once"
+        why += f"; {ranks(once)} took longer in several steps in a row, which may have happened once"
     return _section(evidence, "none", why, found), []
 
 
@@ -241,7 +240,7 @@ def _why(found: Lateness, named: list[_Culprit], steps: int) -> str:
     why = f"own time per step exceeds the peers' {' and '.join(parts)}"
     persistent = [each for each in named if each.late.pattern == "persistent" and each.lost.cause != "uneven_work"]
     if slower := sorted(each.rank for each in persistent if in_proportion(found, each.late)):
-        why += f"; {_ranks(slower)} took longer in all places in proportion, as on a slower or shared processor"
+        why += f"; {ranks(slower)} took longer in all places in proportion, as on a slower or shared processor"
     return why
 
 
@@ -280,12 +279,6 @@ def _section(evidence: Evidence, verdict: str, why: str, found: Lateness | None 
         noise_of_a_step=None if found is None else found.noise_of_a_step / MS,
         ranks=[],
     )
-
-
-def _ranks(numbers: list[int]) -> str:
-    if len(numbers) > _MOST_NAMED:
-        return spans(numbers)
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def _imposed_waits(evidence: Evidence, matched: pl.DataFrame, culprit: int, counted: list[int]) -> list[float]:

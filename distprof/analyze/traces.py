@@ -286,10 +286,6 @@ def _who_came_last(inputs: Inputs, matched: pl.DataFrame) -> str:
     )
 
 
-def _listed(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks[:20])) + (f" and {len(ranks) - 20} more" if len(ranks) > 20 else "")
-
-
 def _no_communication(tables: Tables) -> str:
     return f"the job has {tables.world_size} ranks, and no communication was found in its traces"
 

@@ -20,6 +20,7 @@ _REMEDIES = {
     errno.EACCES: _REFUSED,
     errno.EPERM: _REFUSED,
     errno.EROFS: "give another place",
+    errno.ENOENT: "check the path, or give another place",
 }
 
 

@@ -79,9 +79,7 @@ def main(argv: list[str]) -> int:
     except RunDirectoryError as error:
         parser.error(str(error))
     except OSError as error:
-        if error.filename == str(arguments.output):
-            parser.error(f"{error.filename} cannot be written ({error.strerror}); give an OUT with room for the copy")
-        parser.error(f"{error.filename} cannot be read ({error.strerror})")
+        parser.os_error(error)
     lines = _found(done) if arguments.check else _replaced(done, arguments.output)
     print("\n".join(lines))
     return FOUND if arguments.check and done.kinds else 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from distprof.analyze.listed import some
 from distprof.report import words
 
 PARTS = ("steps", "zones", "collectives", "findings", "counters", "operators")
@@ -46,7 +47,7 @@ class Selection:
         """
         absent = sorted((self.ranks or frozenset()) - set(ranks))
         if absent:
-            here = words.some(sorted(ranks)) or "none"
+            here = some(sorted(ranks)) or "none"
             raise NothingSelectedError(f"there are no recordings of {words.ranks(absent)}; there are of {here}")
         return sorted(rank for rank in ranks if self.ranks is None or rank in self.ranks)
 
@@ -69,7 +70,7 @@ class Selection:
         chosen = steps.filter(self.has_step)
         if not len(chosen):
             asked = f"{'' if first is None else first}:{'' if end is None else end}"
-            have = words.some(sorted(steps["step"].unique())) or "none"
+            have = some(sorted(steps["step"].unique())) or "none"
             raise NothingSelectedError(f"there is no step in {asked}; the run has {have}")
         begin, until = chosen.select(pl.col("start").min(), pl.col("end").max()).row(0)
         return begin, until

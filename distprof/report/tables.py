@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distprof.analyze.listed import some
 from distprof.report import words
 from distprof.report.parts import shown_parts
 from distprof.result import GanttStep, Lateness, Result
@@ -357,7 +358,7 @@ def ranks(result: Result) -> Table:
 
 def _steps(first: int, last: int) -> str:
     """Neighbouring steps, by the ends alone: traces of others number them as they like."""
-    return words.some(range(first, last + 1)) if last - first < 2 else f"{first}–{last}"
+    return some(range(first, last + 1)) if last - first < 2 else f"{first}–{last}"
 
 
 def _caption(what: str, basis: str, steps_used: int) -> str:

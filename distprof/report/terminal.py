@@ -124,7 +124,7 @@ def _head(result: Result, view: _View) -> None:
     for straggler in result.stragglers.ranks[:1]:
         view.line(words.evidence(straggler))
     if result.stragglers.verdict != "undecided":
-        view.line(words.sentence(words.why(result.stragglers)))
+        view.line(words.sentence(result.stragglers.why))
 
 
 def _missing(result: Result) -> tuple[list[str], list[str]]:

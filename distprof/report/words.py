@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from distprof.analyze import listed
 from distprof.analyze.hidden import holds_up, later_still
+from distprof.analyze.listed import some
 from distprof.result import (
     Clock,
     Communication,
@@ -23,13 +25,12 @@ from distprof.result import (
     RunInfo,
     Steps,
     Straggler,
-    Stragglers,
 )
 
 NULL = "–"
 
 _WORD = re.compile(r"[a-z]+(?:['-][a-z]+)*(?=[,;:.]?(?:\s|$))")
-_MANY_RANKS = re.compile(r"(?<=\branks )\d+(?:, \d+){2,}")
+_MOST_LISTED = 8
 
 _CAUSES = {
     "data_loading": "data loading",
@@ -126,24 +127,9 @@ def yes_no(value: bool | None) -> str:
     return NULL if value is None else "yes" if value else "no"
 
 
-def some(numbers: Sequence[int], limit: int = 8) -> str:
-    """Numbers in a row: runs of neighbours as `4–9`, at most `limit` entries."""
-    runs: list[list[int]] = []
-    for value in numbers:
-        if runs and value == runs[-1][1] + 1:
-            runs[-1][1] = value
-        else:
-            runs.append([value, value])
-    words = [
-        str(first) if first == last else f"{first}, {last}" if last == first + 1 else f"{first}–{last}"
-        for first, last in runs
-    ]
-    return ", ".join(words[:limit] + (["…"] if len(words) > limit else []))
-
-
 def ranks(numbers: Sequence[int]) -> str:
-    """`rank 2` or `ranks 0–3, 7`."""
-    return f"rank{'s' if len(numbers) != 1 else ''} {some(numbers)}"
+    """`rank 2` or `ranks 0–3, 7`; of many the first."""
+    return listed.ranks(numbers, _MOST_LISTED)
 
 
 def count(amount: int, noun: str) -> str:
@@ -195,13 +181,8 @@ def verdict(result: Result) -> list[str]:
         below = f" (below the noise of {duration(found.noise)} per step)" if found.noise is not None else ""
         return [f"No rank holds the others up{below}."]
     if found.verdict == "undecided":
-        return [sentence(f"Undecided whether a rank holds the others up: {why(found)}")]
+        return [sentence(f"Undecided whether a rank holds the others up: {found.why}")]
     return [_verdict(each, found.ranks, result.steps.steady.median) for each in found.ranks]
-
-
-def why(found: Stragglers) -> str:
-    """What the verdict stands on; many ranks in a row as runs."""
-    return _MANY_RANKS.sub(lambda row: some([int(rank) for rank in row[0].split(", ")]), found.why)
 
 
 def _verdict(straggler: Straggler, named: Sequence[Straggler], step: float | None) -> str:

@@ -6,7 +6,7 @@ Each expression begins where no longer word could have begun, so that searching 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MASK = "***"
 NO_SECRETS = (MASK, "none", "null", "true", "false", "None", "True", "False")
@@ -76,16 +76,21 @@ def mask_arguments(arguments: Sequence[str]) -> list[str]:
 
 def mask_text(text: str) -> str:
     """Text with everything replaced that has the shape of a known kind of secret, or stands under a secret's name."""
+    return SECRET_VALUES.sub(MASK, replace_named(text, lambda _: MASK))
+
+
+def replace_named(text: str, replacement: Callable[[str], str]) -> str:
+    """Text with each value replaced that the name before it tells to be secret: `password=...`, `--token ...`."""
     parts: list[str] = []
     done = 0
-    for begin, end in named_secrets(text):
-        parts += [text[done:begin], MASK]
+    for begin, end in _named(text):
+        parts += [text[done:begin], replacement(text[begin:end])]
         done = end
-    return SECRET_VALUES.sub(MASK, "".join([*parts, text[done:]]))
+    return "".join([*parts, text[done:]])
 
 
-def named_secrets(text: str) -> Iterator[tuple[int, int]]:
-    """Begin and end of each value that the name before it tells to be secret: `password=...`, `--token ...`.
+def _named(text: str) -> Iterator[tuple[int, int]]:
+    """Begin and end of each of these values.
 
     Quotes and brackets around it are no part of it.
     """

@@ -16,6 +16,7 @@ from distprof.run import manifest, nodes
 from distprof.run.secrets import SECRET_NAMES
 from distprof.run.settings import SETTINGS
 from distprof.trace import columns, header, jsonlines, recordings
+from distprof.trace.tables import ZONE_KINDS
 
 # Their strings stay but for what in them looks private, or is known to be. In traces, then in recordings of our own.
 _READ = """
@@ -70,11 +71,6 @@ _PLAIN = """
 """
 # What defines our files, and what is read of a trace.
 _MODULES = (recordings, jsonlines, columns, header, manifest, nodes)
-# Of zones: the first of each pair under `names`.
-ZONE_KINDS = frozenset(
-    {"step", "data_loading", "loader_first", "loader_end", "loader_start", "forward", "evaluation", "backward"}
-    | {"optimizer", "checkpoint", "gc", "zone", "wait", "own"}
-)
 _SCHEMA = re.compile(r"distprof\.[a-z]{1,20}\.v[0-9]{1,3}")
 _OURS = ("a rank failed",)  # what distprof compares an error with
 # Numbers, in lists or alone; neither addresses nor dates nor what is as long as a number of a telephone.

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distprof.scrub.fields import ZONE_KINDS, is_kept_whole, kind_of_key
+from distprof.scrub.fields import is_kept_whole, kind_of_key
 from distprof.scrub.names import KINDS, REPLACEMENT
+from distprof.trace.tables import ZONE_KINDS
 
 _SHORTEST = {"host": 3, "user": 3, "zone": 3}
 _SHORT = 4

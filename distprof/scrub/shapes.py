@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_address
 
-from distprof.run.secrets import NO_SECRETS, SECRET_VALUES, named_secrets
+from distprof.run.secrets import NO_SECRETS, SECRET_VALUES, replace_named
 from distprof.scrub.names import REPLACEMENT
 
 _FILE_ENDINGS = (
@@ -104,13 +105,7 @@ def _replace_named(text: str, name: Callable[[str, str], str]) -> str:
 
         return replaced
 
-    parts: list[str] = []
-    done = 0
-    for begin, end in named_secrets(text):
-        parts += [text[done:begin], name("secret", text[begin:end])]
-        done = end
-    if parts:
-        text = "".join([*parts, text[done:]])
+    text = replace_named(text, partial(name, "secret"))
     if "=" in text:
         text = _FILLS.sub(given("path"), _VARIABLE.sub(given("environment"), text), count=1)
     return text

@@ -28,6 +28,10 @@ ZONES: dict[str, Any] = {
     "start": pl.Int64,
     "end": pl.Int64,
 }
+ZONE_KINDS = frozenset(
+    {"step", "data_loading", "loader_first", "loader_end", "loader_start", "forward", "evaluation", "backward"}
+    | {"optimizer", "checkpoint", "gc", "zone", "wait", "own"}
+)
 
 # A step ends at its boundary and begins at the one before; step 0 begins where the training thread's
 # first zone does. Step k of one rank is step k of all. `backwards` is how many backward passes ended in it, null where

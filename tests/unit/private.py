@@ -11,6 +11,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+import distprof
+from distprof.pipeline import build
+from distprof.result import to_json
 from distprof.run.directory import RunDirectory
 
 # Markers stand nowhere else, and none is a part of another.
@@ -257,3 +260,18 @@ def all_text(folder: Path) -> Iterator[tuple[str, str]]:
         yield path.name, text
         for line in text.splitlines() if path.suffix == ".jsonl" else [text]:
             yield path.name, json.dumps(json.loads(line), ensure_ascii=False)
+
+
+def figures(*paths: Path) -> Any:
+    """The report without its texts, and without what depends on the files' sizes."""
+    report = json.loads(to_json(build(distprof.load(*paths))))
+    report["overhead"]["trace_bytes"] = None
+    return _without_texts(report)
+
+
+def _without_texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_texts(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_texts(inner) for inner in value]
+    return "" if isinstance(value, str) else value

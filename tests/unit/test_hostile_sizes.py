@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distprof
-from distprof.analyze.facts import spans
+from distprof.analyze.listed import ranks
 from distprof.cli import compare as compare_command
 from distprof.experiment.compare import compare
 from distprof.pipeline import build
@@ -127,10 +127,10 @@ def test_as_many_reasons_as_missing_ranks_are_bounded(run: RunDirectory) -> None
 
 
 def test_ranges_of_ranks_in_words() -> None:
-    assert spans([4]) == "rank 4"
-    assert spans([4, 5]) == "ranks 4–5"
-    assert spans([1, 4, 5, 6, 9]) == "ranks 1, 4–6, 9"
-    assert spans(range(0, 1000, 2)).endswith(", 196, 198 and 400 more")
+    assert ranks([4]) == "rank 4"
+    assert ranks([4, 5]) == "ranks 4, 5"
+    assert ranks([1, 4, 5, 6, 9]) == "ranks 1, 4–6, 9"
+    assert ranks(range(0, 1000, 2)).endswith(", 196, 198, …")
 
 
 def test_no_group_has_ranks_that_the_job_does_not_have(run: RunDirectory) -> None:

@@ -9,15 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distprof
@@ -26,17 +24,11 @@ from distprof.pipeline import build
 from distprof.result import to_json
 from distprof.run.directory import RunDirectory
 from distprof.run.manifest import RunDirectoryError
-from distprof.run.secrets import SECRET_NAMES
-from distprof.run.settings import SETTINGS
-from distprof.scrub import copy, fields, names
+from distprof.scrub import copy, names
 from distprof.scrub.copy import scrub
 from distprof.scrub.known import Known
-from distprof.scrub.rewrite import Rewriter
-from distprof.scrub.shapes import replace_shapes
-from distprof.trace import tables
-from distprof.trace.recordings import Facts
 from tests.unit.handmade import mark, nccl, operator, span, write_trace
-from tests.unit.private import Plant, all_text, plant, plants
+from tests.unit.private import Plant, all_text, figures, plant, plants
 from tests.worlds import Delay, Probes, World, write
 
 
@@ -51,21 +43,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 @pytest.fixture
 def run(recorded: RunDirectory, tmp_path: Path) -> RunDirectory:
     return RunDirectory(shutil.copytree(recorded.path, tmp_path / "run"))
-
-
-def figures(*paths: Path) -> Any:
-    """The report without its texts, and without what depends on the files' sizes."""
-    report = json.loads(to_json(build(distprof.load(*paths))))
-    report["overhead"]["trace_bytes"] = None
-    return _without_texts(report)
-
-
-def _without_texts(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_texts(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_texts(inner) for inner in value]
-    return "" if isinstance(value, str) else value
 
 
 @settings(max_examples=100)
@@ -90,208 +67,6 @@ def test_whatever_is_replaced_the_figures_are_the_same(recorded: RunDirectory, p
         plant(run, planted)
         scrub([run.path], Path(folder) / "out")
         assert figures(Path(folder) / "out") == figures(run.path)
-
-
-def kinds_of_zones() -> list[str]:
-    """As the reader's tables list them."""
-    source = Path(tables.__file__).read_text()
-    return re.findall(r"(?:kind:|\|)\s+(\w+)", source[source.index("#   kind: ") : source.index("\nZONES")])
-
-
-@pytest.fixture(scope="module")
-def telling(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run that tells much of what distprof reads."""
-    path = tmp_path_factory.mktemp("telling") / "run"
-    delays = [Delay(rank=2, kind="data_loading", ms=60)]
-    world = World(ranks=3, steps=8, ranks_per_host=2, probes=Probes(), windows=[(3, 5), (6, 7)], delays=delays)
-    write(world, path)
-    run = RunDirectory(path)
-    for rank in range(3):
-        files = run.rank(0, rank)
-        facts = json.loads(files.facts.read_text())
-        loader = {"name": "DataLoader#0", "num_workers": 4, "pin_memory": False, "prefetch_factor": 2}
-        asked = dict.fromkeys(SETTINGS, 4)
-        met = {
-            "setting": "loader.num_workers",
-            "target": "DataLoader#0",
-            "place": "x:1",
-            "had": 2,
-            "took": 4,
-            "why": None,
-        }
-        facts |= {
-            "loaders": [{**loader, "persistent_workers": False}],
-            "settings": {"asked": asked, "met": [met], "unmet": {"ddp.static_graph": "no such object"}},
-            "own_cost": {"ns_per_zone": 900.0, "zones": 500, "drain_s": 0.25, "lost_collectives": 1},
-            "peak_resident_bytes": 123456789 + rank,
-            "windows": [{**window, "export_s": 0.5, "stop_s": 0.25} for window in facts["windows"]],
-            "batches": [{"shapes": ["[8, 3]"]}],
-            "checksums": {"SGD#0": "abcdef"},
-        }
-        files.facts.write_text(json.dumps(facts))
-        origin = json.loads(files.zones.read_text().splitlines()[1])["anchors"][0][0]
-        kinds = kinds_of_zones()
-        named = {str(1000 + number): [kind, f"one of {kind}"] for number, kind in enumerate(kinds)}
-        rows = [value for key in named for value in (int(key), 0, origin + int(key) * 1000, 500)]
-        with files.zones.open("a") as file:
-            file.write(json.dumps({"names": named, "rows": rows}) + "\n")
-    failure = {"exit_code": 1, "signal": None, "message": "it failed", "unix_s": 1.0, "first": True}
-    ended = {"unix_ns": 5, "error": "a rank failed", "exit_code": 1, "failures": {"1": failure}, "absent": {}}
-    manifest = json.loads(run.manifest.read_text())
-    run.manifest.write_text(json.dumps({**manifest, "ended": ended}))
-    attempts = [{"attempt": 0, "node_rank": 0, "nodes": 1, "unix_ns": 1}]
-    node = {"schema": "distprof.node.v1", "host": "host0", "boot_id": "b", "pid": 17, "started_unix_ns": 1}
-    node |= {"scheduler": {}, "attempts": attempts, "told": [], "ended": ended}
-    run.nodes.mkdir()
-    (run.nodes / "host0-17.json").write_text(json.dumps(node))
-    return run
-
-
-def keys_and_kinds(value: Any, key: str = "") -> Iterator[str]:
-    """All keys in a document, its schema, and kinds of zones."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield name
-            yield from keys_and_kinds(inner, key if name.isdigit() else name)
-    elif isinstance(value, list):
-        if key == "names":
-            yield value[0]
-        for inner in value if key != "names" else ():
-            yield from keys_and_kinds(inner, key)
-    elif key == "schema":
-        yield value
-
-
-def documents(run: RunDirectory) -> Iterator[str]:
-    for path in sorted(run.path.rglob("*.json*")):
-        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
-        yield from text.splitlines() if path.suffix == ".jsonl" else [text]
-
-
-def words_of_ours(run: RunDirectory) -> list[str]:
-    """Every key and kind that stands in a run or could."""
-    found = {word for text in documents(run) for word in keys_and_kinds(json.loads(text))}
-    found |= fields.KEYS | set(kinds_of_zones())
-    return sorted(word for word in found if len(word) > 3 and "#" not in word)  # SGD#0 is the script's
-
-
-def with_arguments(recorded: RunDirectory, folder: Path, arguments: list[str]) -> RunDirectory:
-    run = RunDirectory(shutil.copytree(recorded.path, folder / "run"))
-    for path, key in ((run.manifest, "command"), *((run.rank(0, rank).facts, "argv") for rank in range(3))):
-        path.write_text(json.dumps({**json.loads(path.read_text()), key: ["train.py", *arguments]}))
-    return run
-
-
-def test_keys_and_kinds_are_all_known(telling: RunDirectory) -> None:
-    assert sorted(fields.ZONE_KINDS) == sorted(kinds_of_zones())
-    capture = "".join(path.read_text() for path in Path(distprof.__file__).parent.glob("capture/*.py"))
-    assert set(re.findall(r'(?:recorder|zones)\.zone\("(\w+)"', capture)) <= fields.ZONE_KINDS
-    assert set(re.findall(r'^ +"([a-z_]+)":', capture, re.MULTILINE)) <= fields.KEYS
-    assert set(Facts.__struct_fields__) | set(json.loads(telling.manifest.read_text())) <= fields.KEYS
-    assert {"bucket_bytes", "peer_received", "anchors", "exit_code", "Process Group Name", "num_workers"} <= fields.KEYS
-    assert not [key for key in fields.KEYS if SECRET_NAMES.search(key)]
-
-
-def test_no_argument_renames_a_key_or_a_kind(telling: RunDirectory) -> None:
-    texts = [text for text in documents(telling) if len(text) < 20_000]
-    assert len(texts) > 10
-    words = words_of_ours(telling)
-
-    def told(text: str) -> list[str]:
-        return [word for word in keys_and_kinds(json.loads(text)) if word in words]
-
-    before = [told(text) for text in texts]
-    renamed = {}
-    for argument in {*words, *(part for word in words for part in re.split(r"[\W_]+", word))}:
-        known = Known()
-        known.add("argument", argument)
-        rewriter = Rewriter(known, names.Names())
-        after = [told(rewriter.rewrite(text.encode()).decode()) for text in texts]
-        if after != before:
-            renamed[argument] = {*chain(*before)} - {*chain(*after)}
-    assert not renamed
-
-
-@pytest.mark.parametrize("split", [False, True])
-def test_with_arguments_of_our_words_the_figures_are_the_same(
-    telling: RunDirectory, tmp_path: Path, split: bool
-) -> None:
-    words = words_of_ours(telling)
-    if split:
-        words = sorted({part for word in words for part in re.split(r"[\W_]+", word) if part})
-    run = with_arguments(telling, tmp_path, [f"--{word}" for word in words])
-    scrub([run.path], tmp_path / "out")
-    assert figures(tmp_path / "out") == figures(run.path)
-
-
-@settings(max_examples=6, deadline=None, phases=[Phase.generate])
-@given(data=st.data())
-def test_with_an_argument_of_our_words_the_figures_are_the_same(telling: RunDirectory, data: st.DataObject) -> None:
-    word = data.draw(st.sampled_from(words_of_ours(telling)))
-    with TemporaryDirectory() as folder:
-        run = with_arguments(telling, Path(folder), [f"--{word}", "1"])
-        scrub([run.path], Path(folder) / "out")
-        assert figures(Path(folder) / "out") == figures(run.path)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"whatever":[{"name":"x"},"MARK"]}', '{"whatever":[{"name":"x"},"value-1"]}'),
-        ('{"whatever":[{"status":1},["MARK"]]}', '{"whatever":[{"status":1},["value-1"]]}'),
-        ('{"argv":[{"desc":"x"},"MARK"]}', '{"argv":[{"desc":"x"},"argument-1"]}'),
-        ('{"argv":[{"desc":"x"}],"name":"y"}', '{"argv":[{"desc":"x"}],"name":"y"}'),
-        ('{"names":{"7":["zone","x"],"8":["zone","y"]}}', '{"names":{"7":["zone","x"],"8":["zone","y"]}}'),
-        ('{"names":{"7":[[],{"x":1}],"8":["MARK.py"]},"x":["MARK"]}', None),
-        ('{"password":[4711,[1.5e3]],"n":4}', '{"password":[null,[null]],"n":4}'),
-        ('{"password":{"1":4711},"n":[4]}', '{"password":{"1":null},"n":[4]}'),
-        ('{"password":{"value":{"x":[47, 11]}},"n":4}', '{"password":{"value":{"x":[null, null]}},"n":4}'),
-        ('{"credentials":{"name":"x"},"name":"y"}', '{"credentials":{"name":"secret-1"},"name":"y"}'),
-        ('{"credentials":{"name":[{"cat":"x"}]},"cat":"y"}', '{"credentials":{"name":[{"cat":"secret-1"}]},"cat":"y"}'),
-        ('[{"password": -47.5 , "x": [1, {"y": 2}, 3]}, 4]', '[{"password": null , "x": [1, {"y": 2}, 3]}, 4]'),
-        ('{"password":["a",1,{"b":2},3],"c":[4]}', '{"password":["secret-1",null,{"b":null},null],"c":[4]}'),
-        ('{"a":{"b":{}},"whatever":["MARK",[1,2,[3]],true,"MARK"]}', None),
-        ('],"x":"MARK"}', '],"x":"value-1"}'),
-    ],
-)
-def test_what_a_value_is_depends_on_where_it_stands(text: str, expected: str | None) -> None:
-    rewritten = Rewriter(Known(), names.Names()).rewrite(text.encode()).decode()
-    assert expected is None or rewritten == expected
-    assert "MARK" not in rewritten
-    assert re.sub(r"-?[0-9.e]+|null|\"[^\"]*\"", "", rewritten) == re.sub(r"-?[0-9.e]+|null|\"[^\"]*\"", "", text)
-
-
-JSON = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.floats(allow_nan=False, allow_infinity=False),
-        st.sampled_from(["x", "[{", "q\\"]),
-    ),
-    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.sampled_from(["name", "password", "z", "7"]), inner)),
-    max_leaves=25,
-)
-
-
-@given(value=JSON, indent=st.sampled_from([None, 1]))
-def test_strings_and_numbers_are_replaced_by_all_that_they_stand_under(value: Any, indent: int | None) -> None:
-    def expected(value: Any, key: str = "") -> Any:
-        if isinstance(value, dict):
-            return {
-                name: expected(inner, key if key == "password" or name.isdigit() else name)
-                for name, inner in value.items()
-            }
-        if isinstance(value, list):
-            return [expected(inner, key) for inner in value]
-        if isinstance(value, str):
-            return value if key == "name" else "private"
-        return None if key == "password" and type(value) in (int, float) else value
-
-    text = json.dumps(value, indent=indent)
-    rewritten = json.loads(Rewriter(Known(), names.Names()).rewrite(text.encode()))
-    told = json.loads(re.sub(r'"(secret|value)-[0-9]+"', '"private"', json.dumps(rewritten)))
-    assert told == json.loads(json.dumps(expected(value)))
 
 
 @pytest.mark.parametrize(
@@ -587,141 +362,6 @@ def test_copies_of_real_traces_pass_the_check(shared: Path, tmp_path: Path, case
     assert not scrub([tmp_path / "out"], None).kinds
 
 
-def test_quotes_and_brackets_around_a_secret_stay() -> None:
-    text = "{\"password\": \"a b\"}, 'token': 'c', {secret: d}, [pwd=e]"
-    expected = "{\"password\": \"secret-1\"}, 'token': 'secret-2', {secret: secret-3}, [pwd=secret-4]"
-    assert replace_shapes(text, names.Names().of) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("connecting to 10.1.2.3:29500", "connecting to address-1:29500"),
-        ("::ffff:10.1.2.3", "address-1"),
-        ("on aa-bb-cc-dd-ee-ff", "on address-1"),
-        ("at 26-01-31-12-00-00", "at 26-01-31-12-00-00"),
-        ("path=/mnt/my data/x", "path=path-1"),
-        ("a=/mnt/x,b=/mnt/y", "a=path-1,b=path-2"),
-        ("load /mnt/a&b=c/x;f(/d/e)", "load path-1;f(path-2)"),
-        ("bob@host:/data/x and git@host:a/b", "address-1 and address-2"),
-    ],
-)
-def test_of_addresses_and_paths_all_is_replaced_and_no_more(text: str, expected: str) -> None:
-    replaced = replace_shapes(text, names.Names().of)
-    numbers = iter(range(1, 9))
-    in_order = re.sub(r"(path|address)-[0-9]", lambda match: f"{match[1]}-{next(numbers)}", replaced)
-    assert in_order == expected
-
-
-@pytest.mark.parametrize(
-    ("known", "text", "expected"),
-    [
-        (["gpu17", "gpu17.corp"], "on GPU17.corp, gpu17_x and gpu170", "on host-1, host-2_x and gpu170"),
-        (["bob-a", "a"], "xbob-a bob-a-bob-a", "xbob-a host-1-host-1"),
-        (["-lead"], "x -lead y-lead", "x host-1 y-lead"),
-    ],
-)
-def test_known_values_are_found_as_whole_words(known: list[str], text: str, expected: str) -> None:
-    values, given_names = Known(), names.Names()
-    for value in known:
-        values.add("host", value)
-    assert values.replacer()(text, given_names.of) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        *((text, True) for text in ("", "12", "-1.5e-07", "[1, 2, [3]]", "(16, 16)", "4x8", "True", "***", "0.125")),
-        *((text, False) for text in ("10.215.100.1", "2024-01-31", "030 1234567", "5551234567", "fe80::1", "a", "1a")),
-    ],
-)
-def test_of_what_is_unknown_only_numbers_stay(tmp_path: Path, text: str, kept: bool) -> None:
-    trace = write_trace(tmp_path / "rank0.json", [mark(1, 0, 10)], unknown={"thing": [text]})
-    scrub([trace], tmp_path / "out")
-    (copied,) = (tmp_path / "out").iterdir()
-    assert json.loads(copied.read_text())["unknown"]["thing"] == [text if kept else "value-1"]
-
-
-NAMES_OF_TORCH = """
-aten::add
-c10d::allreduce_
-autograd::engine::evaluate_function: AddmmBackward0
-gloo:all_reduce
-ProfilerStep#12
-Optimizer.step#SGD.step
-DistributedDataParallel.forward
-Memcpy HtoD (Pinned -> Device)
-enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__
-torch/nn/modules/module.py(1501): _call_impl
-ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)
-cudaStreamSynchronize
-void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >(int)
-BinaryCrossEntropyWithLogitsBackward0
-[memory]
-_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_
-GPU 0
-<built-in method mm of type object at 0x7f0e01de4d20>
-cpu:gloo,cuda:nccl
-default_pg
-2.13.0+cpu
-cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8
-triton_poi_fused_add_0
-token/s
-"""
-
-
-@pytest.mark.parametrize("text", NAMES_OF_TORCH.strip().splitlines())
-def test_what_torch_calls_things_is_not_private(text: str) -> None:
-    given_names = names.Names()
-    assert replace_shapes(text, given_names.of) == text
-
-
-@pytest.mark.parametrize(
-    "piece",
-    [
-        *(
-            "a",
-            "a.",
-            "a/",
-            "a@",
-            "-a",
-            "0:",
-            '"/',
-            "eyJ",
-            "; /a ",
-            "a1A",
-            "A=",
-            "--token ",
-            "http://",
-            "ab.com",
-            "\\\\a",
-        ),
-        *(
-            "a@a:",
-            "/a,",
-            "/a=",
-            "a=/",
-            "a=/;",
-            "$a",
-            "%2F",
-            "aa-",
-            "1.",
-            "key:",
-            "tokens:",
-            "npm_",
-            "://:",
-            "/a'",
-            "=1Aa",
-        ),
-    ],
-)
-def test_no_text_takes_more_than_time_in_proportion(piece: str) -> None:
-    text = piece * (60_000 // len(piece))
-    begin = time.process_time()
-    replace_shapes(text, names.Names().of)
-    assert time.process_time() - begin < 3
-
-
 def test_a_big_trace_is_streamed(tmp_path: Path) -> None:
     event = '{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":%d.5,"dur":2,"args":{"Addr":%d}},\n'
     with gzip.open(tmp_path / "rank0.json.gz", "wt", compresslevel=1) as file:
@@ -752,11 +392,11 @@ def test_a_disk_that_is_full_is_told_with_the_name_that_was_given(
         main([str(run.path), "-o", str(tmp_path / "out")])
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    assert f"{tmp_path / 'out'} cannot be written (No space left on device); give" in error
+    assert f"{tmp_path / 'out'} cannot be read or written (No space left on device): free space there, or give" in error
     assert ".tmp" not in error
     with pytest.raises(SystemExit):
         main([str(run.path), "-o", "/proc/out"])
-    assert "/proc/out cannot be written" in capsys.readouterr().err
+    assert "/proc/out cannot be read or written" in capsys.readouterr().err
 
 
 def test_the_folder_of_an_experiment_is_told(

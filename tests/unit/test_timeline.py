@@ -11,14 +11,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from distprof.pipeline import build
-from distprof.report.lanes import DisjointLanes, NestingLanes, displaced
 from distprof.report.selection import NothingSelectedError, Selection
 from distprof.report.timeline import write_timeline
-from distprof.report.window_events import Ids
 from distprof.result import ClockRow, Group, Result
 from distprof.run.directory import RunDirectory
 from distprof.run.manifest import Manifest
@@ -281,22 +277,6 @@ def test_ids_of_flows_are_those_of_their_launches(run: Run, tmp_path: Path) -> N
     } == {0}, "only what is said of whole processes"
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2**70)), min_size=2, max_size=2, unique=True))
-def test_no_two_ids_are_made_one(ids: list[tuple[int, int]]) -> None:
-    flows = [Ids(f"1{rank:02}0").flow(number) for rank, number in ids]
-    shared = [json.loads(Ids(f"1{rank:02}0").renamed(b'{"correlation": %d}' % number)) for rank, number in ids]
-    assert flows == [each["correlation"] for each in shared]
-    assert flows[0] != flows[1]
-
-
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [(5, 1005), ("0x5f", "0x1005f"), ("a", "100a"), (-5, -1005), (2**70, int(f"100{2**70}")), (1.5, "1001.5")],
-)
-def test_ids_keep_their_kind(number: object, expected: object) -> None:
-    assert Ids("100").flow(number) == expected
-
-
 def test_unusable_events_and_broken_traces_are_left_out_and_told(run: Run, write: Callable[..., Timeline]) -> None:
     timeline = write(run)
     assert not {one.name for one in timeline.slices} & {"lost", "negative"}
@@ -344,7 +324,6 @@ def test_drift_is_taken_from_recorded_events_too(run: Run, write: Callable[..., 
     assert [us(one.start) for one in timeline.named("aten::mm")] == [[100.001], [90.001], [100.001]]
 
 
-SLICES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)).map(lambda s: (s[0], s[0] + s[1])), max_size=40)
 CROSSING: list[Event] = [
     {"ph": "X", "cat": "cpu_op", "name": name, "pid": 77, "tid": 770, "ts": start, "dur": dur}
     for name, start, dur in (("outer", 100, 100), ("inner", 110, 10), ("crosses", 150, 100), ("within", 160, 10))
@@ -376,25 +355,6 @@ def test_slices_that_begin_at_one_moment_nest_however_they_come(run: Run, write:
     timeline = write(run)
     drawn = {one.name: (one.start - BASE + 5000, one.end - one.start) for one in timeline.slices if one.rank == 0}
     assert expected.items() <= {name: (start / US, length / US) for name, (start, length) in drawn.items()}.items()
-
-
-@given(SLICES)
-def test_slices_need_further_lanes_only_where_they_cross(slices: list[tuple[int, int]]) -> None:
-    events = pl.DataFrame(
-        [(0, 0, "cpu_op", "x", 1, start, end, True) for start, end in slices], schema=t.EVENTS, orient="row"
-    )
-    lanes = displaced(events, t.empty(t.KERNELS)).lanes
-    cross = any(not nest_or_disjoint(*sorted((a, b), key=lambda s: (s[0], -s[1]))) for a in slices for b in slices)
-    assert bool(lanes) == cross
-
-
-def test_streams_of_two_devices_do_not_cross_each_other() -> None:
-    kernels = pl.DataFrame(
-        {"device": [0, 1, 1], "stream": [7, 7, 7], "start": [0, 5, 10], "end": [10, 15, 20]},
-        schema_overrides={"device": pl.Int64, "stream": pl.Int64},
-    )
-    found = displaced(t.empty(t.EVENTS), kernels)
-    assert found.lanes == {(("device", 1, 7), 10, 20): 1}
 
 
 def test_findings_are_drawn_at_their_steps(run: Run, write: Callable[..., Timeline]) -> None:
@@ -527,22 +487,3 @@ def test_real_jobs_can_be_drawn(name: str, shared: Path, write: Callable[..., Ti
         )
     late = [arrow for arrow in timeline.arrows if arrow.category == "last_arrival"]
     assert late and all(arrow.leaves.rank == arrow.arrives.args["last rank"] for arrow in late)
-
-
-@given(SLICES)
-def test_lanes_hold_what_they_promise(slices: list[tuple[int, int]]) -> None:
-    ordered = sorted(slices, key=lambda s: (s[0], -s[1]))
-    for lanes, allowed in ((NestingLanes(), nest_or_disjoint), (DisjointLanes(), disjoint)):
-        placed: dict[int, list[tuple[int, int]]] = {}
-        for one in ordered:
-            placed.setdefault(lanes.place(*one), []).append(one)
-        for members in placed.values():
-            assert all(allowed(a, b) for i, a in enumerate(members) for b in members[i + 1 :])
-
-
-def disjoint(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[1] <= b[0]
-
-
-def nest_or_disjoint(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return disjoint(a, b) or (a[0] <= b[0] and b[1] <= a[1])
