@@ -129,6 +129,7 @@ def test_as_many_reasons_as_missing_ranks_are_bounded(run: RunDirectory) -> None
 def test_ranges_of_ranks_in_words() -> None:
     assert ranks([4]) == "rank 4"
     assert ranks([4, 5]) == "ranks 4, 5"
+    assert ranks([*range(34), *range(35, 300)]) == "ranks 0–33, 35–299"
     assert ranks([1, 4, 5, 6, 9]) == "ranks 1, 4–6, 9"
     assert ranks(range(0, 1000, 2)).endswith(", 196, 198, …")
 

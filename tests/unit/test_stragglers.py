@@ -290,7 +290,7 @@ SLOW = always({1: {"forward": 60}})
         (job(SLOW, calls=False), "no collective was seen in which ranks wait for each other"),
         (job(missing=[3]), "rank 3 left no recording of steps and may be who the others waited for"),
         (job(missing=[0, 2]), "ranks 0, 2 left no recording of steps and may be who the others waited for"),
-        (job(missing=[1, 2, 3]), "ranks 1, 2, 3 left no recording of steps and may be who the others waited for"),
+        (job(missing=[1, 2, 3]), "ranks 1–3 left no recording of steps and may be who the others waited for"),
         (tables(ranks=[], world_size=4), "no rank left a recording"),
     ],
 )

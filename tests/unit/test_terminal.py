@@ -169,19 +169,6 @@ def test_names_keep_their_first_letter(text: str, expected: str) -> None:
     assert capital(text) == expected
 
 
-def test_many_ranks_are_told_as_runs() -> None:
-    missing = [*range(34), *range(35, 300)]
-    base = results.undecided()
-    why = f"ranks {', '.join(map(str, missing))} left no recording of steps and may be who the others waited for"
-    text = words(replace(base, stragglers=replace(base.stragglers, why=why)))
-    assert "up: ranks 0–33, 35–299 left no recording of steps and may be who the others waited for." in text
-    text = words(replace(base, stragglers=replace(base.stragglers, why="0.5, 1, 2, 3 ms; ranks 1, 2 left")))
-    assert "up: 0.5, 1, 2, 3 ms; ranks 1, 2 left." in text
-    late = results.straggler()
-    text = words(replace(late, stragglers=replace(late.stragglers, why=f"slow; {why}")))
-    assert "Slow; ranks 0–33, 35–299 left" in text
-
-
 def test_null_is_a_dash_and_never_zero() -> None:
     base = results.healthy()
     gone = replace(
