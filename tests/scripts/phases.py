@@ -61,9 +61,9 @@ PHASES = [
     Phase("host", [Plant(1, "host", 30)]),
     Phase("uneven_work", [Plant(0, "tokens", 30)]),
     Phase("a third", [Plant(2, "data_loading", 10)], steps=20),
-    Phase("now and then", [Plant(2, "zone", 45, each=4, first=2)], steps=20),
+    Phase("now and then", [Plant(2, "zone", 60, each=4, first=2)], steps=20),
     Phase("two at once", [Plant(0, "data_loading", 30), Plant(2, "backward", 30)]),
-    Phase("in turn", [Plant(rank, "host", 30, each=3, first=rank) for rank in range(3)], steps=20),
+    Phase("in turn", [Plant(rank, "host", 120, each=3, first=rank) for rank in range(3)], steps=20),
     Phase("healthy again", steps=20),
 ]
 # What step n of the run is: its phase, and its number within that.
