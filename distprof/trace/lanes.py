@@ -7,7 +7,7 @@ a group of one rank: nobody waits in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -34,13 +34,15 @@ _WITNESSES = 4
 _SLACK_NS = 1_000_000
 # So many ranks without a trace are named as members at most: one is enough for nobody to know who waits for whom.
 _MOST_ABSENT = 1 << 14
+# So many of a rank's lanes are compared with the other ranks': all pairs are, and a training has tens of communicators.
+MOST_COMPARED = 32
 
 Lanes = dict[int, Lane]
 
 
 def with_groups_of_lanes(
     occurrences: pl.DataFrame, groups: Sequence[Group], absent: Sequence[int]
-) -> tuple[list[Group], pl.DataFrame]:
+) -> tuple[list[Group], pl.DataFrame, dict[int, int]]:
     """Give collectives without a group the one that their lane belongs to.
 
     Args:
@@ -50,13 +52,17 @@ def with_groups_of_lanes(
             taken for members of all; of very many the first.
 
     Returns:
-        All groups, and OCCURRENCES with a group each.
+        All groups; OCCURRENCES with a group each; and how many lanes of which ranks were not compared, since there are
+        too many: those with the fewest collectives. All of a rank's are one group, whose members may be all ranks, so
+        that no wait in it is known.
     """
     filled = occurrences.with_columns(pl.col("lane").fill_null(0))
     nameless = filled.filter(pl.col("group").is_null())
     kinds = {kind: number for number, kind in enumerate(nameless["kind"].unique())}
+    compared, alone = _largest(nameless)
     ranks: dict[int, Lanes] = {}
-    for (rank, lane), own in sorted(nameless.partition_by("rank", "lane", as_dict=True).items(), key=lambda i: i[0]):
+    parts = nameless.join(compared, on=["rank", "lane"], how="semi", maintain_order="left")
+    for (rank, lane), own in sorted(parts.partition_by("rank", "lane", as_dict=True).items(), key=lambda i: i[0]):
         ranks.setdefault(rank, {})[lane] = lane_of(own, kinds)
     found: list[dict[int, int]] = []  # rank -> lane, for each group
     for rank, lanes in sorted(ranks.items(), key=lambda item: -len(item[1])):
@@ -66,15 +72,26 @@ def with_groups_of_lanes(
                 found[partners[lane]][rank] = lane
             else:
                 found.append({rank: lane})
-    all_groups = list(groups)
-    ids: list[tuple[int, int, int]] = []
-    for number, group in enumerate(found, start=1):
-        name = NOT_NAMED if len(found) == 1 else f"{NOT_NAMED} ({number})"
-        ids += [(rank, lane, len(all_groups)) for rank, lane in group.items()]
-        all_groups.append(Group(len(all_groups), name, None, sorted({*group, *absent[:_MOST_ABSENT]})))
+    ids = [(rank, lane, number) for number, group in enumerate(found) for rank, lane in group.items()]
+    ids += [(rank, lane, len(found) + number) for number, (rank, own) in enumerate(alone.items()) for lane in own]
+    members: list[Iterable[int]] = [*found, *(ranks for _ in alone)]
+    names = [f"{NOT_NAMED} ({number})" for number in range(1, len(members) + 1)] if len(members) > 1 else [NOT_NAMED]
+    unnamed = [
+        Group(number, name, None, sorted({*known, *absent[:_MOST_ABSENT]}))
+        for number, (name, known) in enumerate(zip(names, members, strict=False), start=len(groups))
+    ]
     by_lane = pl.DataFrame(ids, schema={"rank": pl.Int32, "lane": pl.Int64, "of_lane": pl.Int32}, orient="row")
     joined = filled.join(by_lane, on=["rank", "lane"], how="left", maintain_order="left")
-    return all_groups, joined.with_columns(group=pl.coalesce("group", "of_lane")).drop("of_lane")
+    named = joined.with_columns(group=pl.coalesce("group", pl.col("of_lane") + len(groups))).drop("of_lane")
+    return [*groups, *unnamed], named, {rank: len(own) for rank, own in alone.items()}
+
+
+def _largest(nameless: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, list[int]]]:
+    """The lanes that are compared, `rank` and `lane`; and the other ones of each rank that has too many."""
+    lanes = nameless.group_by("rank", "lane").len().sort("rank", "len", "lane", descending=[False, True, False])
+    is_compared = pl.int_range(pl.len()).over("rank") < MOST_COMPARED
+    alone = lanes.filter(~is_compared).sort("rank", "lane").group_by("rank", maintain_order=True).agg("lane")
+    return lanes.filter(is_compared).select("rank", "lane"), dict(alone.iter_rows())
 
 
 def _assign(own: Lanes, groups: Sequence[Mapping[int, int]], ranks: Mapping[int, Lanes]) -> dict[int, int]:

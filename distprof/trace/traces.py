@@ -27,7 +27,7 @@ from distprof.trace.jobs import Owned, select, windows_of
 from distprof.trace.kernels import read_kernels
 from distprof.trace.kinds import UNCLASSIFIED
 from distprof.trace.kineto import Trace, placed, read_trace
-from distprof.trace.lanes import NOT_NAMED, with_groups_of_lanes
+from distprof.trace.lanes import MOST_COMPARED, NOT_NAMED, with_groups_of_lanes
 from distprof.trace.loaded import Run
 from distprof.trace.matching import OCCURRENCES, with_sequence_numbers
 from distprof.trace.notes import Note
@@ -199,7 +199,7 @@ def _tables(traces: Mapping[int, Mapping[int, Trace]], work: Mapping[Path, _Work
     absent = sorted(set(range(world_size)) - set(traces))
     # Numbers that only count a window's steps say nothing about which steps of two ranks are one.
     known = steps if source == "annotation" else empty(STEPS)
-    groups, occurrences = with_groups_of_lanes(_in_steps(calls, known), groups, absent)
+    groups, occurrences, alone = with_groups_of_lanes(_in_steps(calls, known), groups, absent)
     matched, apart = with_sequence_numbers(occurrences), set[int]()
     if source != "annotation":
         steps, apart = with_common_numbers(steps, matched, events)
@@ -226,7 +226,7 @@ def _tables(traces: Mapping[int, Mapping[int, Trace]], work: Mapping[Path, _Work
         ),
         arrival="started" if len(device) else "created",
     )
-    notes = [*_on_steps(tables, parts, apart), *_on_communication(tables, parts)]
+    notes = [*_on_steps(tables, parts, apart), *_on_communication(tables, parts, alone)]
     if not told and world_size > 1:
         text = f"no trace tells the world size: {world_size} is one more than the largest rank"
         notes.append(Note(None, parts[0][2].path.parent, None, text))
@@ -353,8 +353,8 @@ def _on_steps(tables: Tables, parts: Sequence[tuple[int, int, Trace]], apart: Co
     return notes
 
 
-def _on_communication(tables: Tables, parts: Sequence[tuple[int, int, Trace]]) -> list[Note]:
-    """Kernels that look like communication, and kernels that begin before their launch."""
+def _on_communication(tables: Tables, parts: Sequence[tuple[int, int, Trace]], alone: Mapping[int, int]) -> list[Note]:
+    """Kernels that look like communication, ones that begin before their launch, and lanes that are left `alone`."""
     files = {rank: trace.path for rank, _, trace in reversed(parts)}
     notes = []
     length = ((pl.col("end") - pl.col("start")).sum() / 1e3).alias("us")
@@ -366,6 +366,12 @@ def _on_communication(tables: Tables, parts: Sequence[tuple[int, int, Trace]]) -
     for rank, ns in early.filter(pl.col("ns") > 0).sort("rank").iter_rows():
         text = (
             f"kernels begin before their launch: its device's clock is behind its host's by at least {ns / 1e3:.0f} us"
+        )
+        notes.append(Note(rank, files[rank], None, text))
+    for rank, count in alone.items():
+        text = (
+            f"its collectives name no process groups and lie in {count + MOST_COMPARED} lanes: the {MOST_COMPARED} "
+            "with the most were compared with other ranks'; in the others no waits are known"
         )
         notes.append(Note(rank, files[rank], None, text))
     return notes

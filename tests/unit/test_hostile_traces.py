@@ -13,7 +13,7 @@ from distprof.analyze.waits import needs
 from distprof.pipeline import build
 from distprof.result import to_json
 from distprof.run.directory import RunDirectory
-from distprof.trace import lanes
+from distprof.trace import lanes, traces
 from tests.unit.handmade import kernel, mark, nccl, write_trace
 from tests.worlds import World, write
 
@@ -39,6 +39,27 @@ def test_absent_ranks_are_not_named_in_each_lane(tmp_path: Path, monkeypatch: py
     assert all(group.members[-1] < 12 and len(group.members) > 10 for group in loaded.tables.groups)
     calls = build(loaded).communication
     assert all(row.wait is None for row in calls.per_rank), "who is absent may be who the others waited for"
+
+
+def test_lanes_that_are_too_many_to_be_compared_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (lanes, traces):
+        monkeypatch.setattr(module, "MOST_COMPARED", 2)
+    for rank in (0, 1):
+        times = [(step, stream) for step in range(1, 7) for stream in range(4) if stream < 2 or step == 3]
+        events = [
+            *(mark(step, 1000 * step, 1000) for step in range(1, 7)),
+            *(nccl(1000 * step + 200 * stream + 30 * rank, 60 - 30 * rank, stream=stream) for step, stream in times),
+        ]
+        write_trace(tmp_path / f"rank{rank}.json", events, rank=rank, world_size=2)
+    loaded = distprof.load(tmp_path)
+    members = [group.members for group in loaded.tables.groups]
+    assert members == [[0, 1]] * 4, "two were compared, and of two more of each rank nobody knows whose they are"
+    assert sorted(loaded.tables.collectives.group_by("group").len()["len"]) == [2, 2, 12, 12]
+    result = build(loaded)
+    told = [row for row in result.not_observed if "lie in 4 lanes: the 2 with the most were compared" in row.reason]
+    assert [row.ranks for row in told] == [[0], [1]]
+    waits = [row.wait for row in result.communication.by_kind]
+    assert waits == [pytest.approx(0.015), pytest.approx(0.015), None, None]
 
 
 def test_who_is_needed_is_asked_of_ranks_that_recorded_only(tmp_path: Path) -> None:
