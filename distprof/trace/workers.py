@@ -77,8 +77,15 @@ def read_each(
 
     context = multiprocessing.get_context("fork")
     counter = context.Value("q", 0)
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(counter, os.getpid())) as pool:
-        for future in [pool.submit(_in_worker, read, item) for item in items]:
+        try:
+            futures = [pool.submit(_in_worker, read, item) for item in items]
+        except OSError:  # no descriptor or no process is left, and the forks that there are would wait for ever
+            for fork in set(multiprocessing.active_children()) - others:
+                fork.terminate()
+            raise
+        for future in futures:
             running = True
             while running:
                 running = not wait([future], _POLL_S).done

@@ -115,3 +115,22 @@ def test_no_worker_outlives_who_forked_it() -> None:
     while worker.exists() and "(zombie)" not in (worker / "status").read_text():
         assert time.monotonic() < deadline, "the worker waits for ever"
         time.sleep(0.05)
+
+
+_ONE_FORK = """
+import os
+fork, made = os.fork, []
+def the_last_one():
+    if made:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    made.append(True)
+    return fork()
+os.fork = the_last_one
+"""
+
+
+def test_where_not_all_can_be_forked_those_that_are_do_not_wait_for_ever() -> None:
+    script = [sys.executable, "-c", _ONE_FORK + _SCRIPT]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("BlockingIOError: [Errno 11] Resource temporarily unavailable\n")
