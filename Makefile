@@ -34,20 +34,20 @@ coverage: $(STAMP) $(PEERS) ## which lines of distprof the tests run, in every p
 # process's tests, so these begin anew in each round. `make flaky-threads FLAKY=tests/...` takes others.
 FLAKY ?= $(patsubst %,tests/unit/test_%.py,cli_timeline doctor experiment_core experiment_trial probes recorder submit \
 	window workers)
-FLAKY_LAUNCHES ?= tests/scenarios $(patsubst %,tests/integration/test_%.py,clocks experiments sweep training_cases \
-	frameworks launch)
+FLAKY_LAUNCHES := scenarios clocks experiments sweep training_cases frameworks launch
 ROUNDS ?= 20
-FLAKY_FOUND := benchmarks/soak/flaky.txt
-.PHONY: flaky-threads flaky-launches
-flaky: flaky-threads flaky-launches ## repeat tests that depend on time, 20 times; two hours and a half
+.PHONY: flaky-threads $(FLAKY_LAUNCHES:%=flaky-%)
+flaky: flaky-threads $(FLAKY_LAUNCHES:%=flaky-%) ## repeat tests that depend on time, 20 times; two hours and a half
 flaky-threads: $(STAMP)
-	$(BIN)/pytest $(FLAKY) -m "not soak" --count $(ROUNDS) --exitfirst --quiet --no-header
-flaky-launches: $(STAMP)
-	@echo 'make flaky-launches' > $(FLAKY_FOUND)
-	for tests in $(FLAKY_LAUNCHES); do for round in $$(seq $(ROUNDS)); do \
-	echo "$$tests, round $$round" >> $(FLAKY_FOUND); \
-	$(BIN)/pytest $$tests -m "timing and not soak" --quiet --no-header >> $(FLAKY_FOUND) || failed=1; \
-	done; done; exit $${failed:-0}
+	@mkdir -p benchmarks/flaky && echo 'make flaky-threads' > benchmarks/flaky/threads.txt
+	$(BIN)/pytest $(FLAKY) -m "not soak" --count $(ROUNDS) --exitfirst --quiet --no-header >> benchmarks/flaky/threads.txt
+$(FLAKY_LAUNCHES:%=flaky-%): flaky-%: $(STAMP)
+	@mkdir -p benchmarks/flaky && echo 'make flaky-$*' > benchmarks/flaky/$*.txt
+	for round in $$(seq $(ROUNDS)); do \
+	echo "round $$round" >> benchmarks/flaky/$*.txt; \
+	$(BIN)/pytest $(wildcard tests/$* tests/integration/test_$*.py) -m "timing and not soak" --quiet --no-header \
+	>> benchmarks/flaky/$*.txt || failed=1; \
+	done; exit $${failed:-0}
 
 # docs/testing.md says which mutants survive, and why. There are 4,613 in all; what was done is kept in mutants/.
 MUTATE ?=
