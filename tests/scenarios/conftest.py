@@ -18,6 +18,7 @@ from tests.launches import EXAMPLES, ROOT, Launched, launch
 
 SCRIPTS = ROOT / "tests" / "scripts"
 SAMPLE_MS = 10  # what a sample of `data_stall_case` sleeps at least
+SLEEP_MS = 80  # what the slow rank of `straggler_case` sleeps in each step
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,8 @@ def phased(tmp_path_factory: pytest.TempPathFactory) -> Phased:
 def straggler_case(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> dict[str, Result]:
     """`train_straggler` three times in one launch: rank 1 slow, rank 0 slow, nobody slow."""
     settings = {
-        "rank 1": {"SLOW_RANK": "1", "SLEEP_MS": "40"},
-        "rank 0": {"SLOW_RANK": "0", "SLEEP_MS": "40"},
+        "rank 1": {"SLOW_RANK": "1", "SLEEP_MS": str(SLEEP_MS)},
+        "rank 0": {"SLOW_RANK": "0", "SLEEP_MS": str(SLEEP_MS)},
         "healthy": {"SLEEP_MS": "0"},
     }
     steps = 16

@@ -45,7 +45,7 @@ def test_who_is_late_why_and_by_how_much(phased: Phased, name: str) -> None:
         expected = (*CAUSES[plant["kind"]], pattern_of(plant, phase["plants"]))
         assert (row.cause, row.zone, row.pattern) == expected
         slept = [ms for step, ms in phased.slept[rank].items() if step in row.steps]
-        assert row.delay == pytest.approx(statistics.median(slept), rel=0.2)
+        assert row.delay == pytest.approx(statistics.median(slept), rel=0.2, abs=found.noise)
 
 
 @pytest.mark.parametrize("name", ["healthy", "healthy again"])
@@ -57,7 +57,7 @@ def test_nobody_is_named_in_healthy_phases(phased: Phased, name: str) -> None:
 def test_of_two_at_once_neither_alone_would_help(phased: Phased) -> None:
     """Each hides behind the other, so that both get hardly any saving and the two together the whole."""
     found = phased.judged("two at once")
-    assert found.saved_if_all_fixed == pytest.approx(30, rel=0.2)
+    assert found.saved_if_all_fixed == pytest.approx(60, rel=0.2)
     for row in found.ranks:
         assert row.saved_if_fixed is not None
-        assert row.saved_if_fixed < 6
+        assert row.saved_if_fixed < 12
