@@ -422,8 +422,8 @@ class Straggler:
         Literal["persistent", "intermittent", "rotating"],
         doc(
             "`persistent`: late in three of five steps or more; `intermittent`: in fewer, but more often than its "
-            "peers and by more than a hundredth of all steps' time; `rotating`: ranks are late one after the other, in "
-            "most steps or at regular intervals."
+            "peers and, over all steps, by more than a hundredth of a step and a quarter of `noise_of_a_step`; "
+            "`rotating`: ranks are late one after the other, in most steps or at regular intervals."
         ),
     ]
     steps: Annotated[list[int], doc("Steps in which it was late by more than the noise, at most the first 100.")]

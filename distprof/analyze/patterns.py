@@ -19,6 +19,8 @@ _RANGE = 0.3  # of their median that delays which are alike may differ by, besid
 _FEW = 0.1  # of many at either end may differ by more
 _SAME_PLACE = 0.8  # of the late steps lost the most in one place, if one reason makes them
 _SMALLEST_COST = 0.01  # of all steps' time
+# Or, if that is more, of the noise of a step: where machines are noisy one rank has more accidents than another.
+_COST_OF_ACCIDENTS = 0.25
 # That a rank which has accidents as its peers have them is late as often: if one reason seems to make them, and if not.
 _CHANCE = 0.03
 _CHANCE_FOR_MANY = 0.005
@@ -78,7 +80,8 @@ def late_ranks(found: Lateness, roles: list[list[int]], step: float) -> list[Lat
             else:
                 at_times = np.median(np.where(own, 0.0, delays[members]), axis=1) < found.noise_of_a_step / 2
                 often = _more_than_chance(own, others, reasons)
-                costs = extra.sum(axis=1) > _SMALLEST_COST * step * own.shape[1]
+                smallest = max(_SMALLEST_COST * step, _COST_OF_ACCIDENTS * found.noise_of_a_step)
+                costs = extra.sum(axis=1) > smallest * own.shape[1]
                 chosen, pattern = np.flatnonzero(often & costs & at_times), "intermittent"
             rows += [Late(members[i], pattern, own[i], own[i]) for i in chosen]  # type: ignore[arg-type]
     return sorted(rows, key=lambda row: row.index)
