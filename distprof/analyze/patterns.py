@@ -20,7 +20,7 @@ _FEW = 0.1  # of many at either end may differ by more
 _SAME_PLACE = 0.8  # of the late steps lost the most in one place, if one reason makes them
 _SMALLEST_COST = 0.01  # of all steps' time
 # Or, if that is more, of the noise of a step: where machines are noisy one rank has more accidents than another.
-_COST_OF_ACCIDENTS = 0.25
+_COST_OF_ACCIDENTS = 0.2
 # That a rank which has accidents as its peers have them is late as often: if one reason seems to make them, and if not.
 _CHANCE = 0.03
 _CHANCE_FOR_MANY = 0.005
