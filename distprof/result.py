@@ -422,7 +422,8 @@ class Straggler:
         Literal["persistent", "intermittent", "rotating"],
         doc(
             "`persistent`: late in three of five steps or more; `intermittent`: in fewer, but more often than its "
-            "peers and, over all steps, by more than a hundredth of a step and a fifth of `noise_of_a_step`; "
+            "peers, and over all steps beyond their accidents by more than a hundredth of a step and a fifth of "
+            "`noise_of_a_step`; "
             "`rotating`: ranks are late one after the other, in most steps or at regular intervals."
         ),
     ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import comb, exp, lgamma
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from distprof.analyze.lateness import MOST_STEPS, Floats, Lateness
 from distprof.analyze.stretches import Mask, come_in_stretches, spread, stretches, together
@@ -18,8 +19,9 @@ _MANY_LATE = 6  # late steps; fewer must be alike
 _RANGE = 0.3  # of their median that delays which are alike may differ by, beside the noise
 _FEW = 0.1  # of many at either end may differ by more
 _SAME_PLACE = 0.8  # of the late steps lost the most in one place, if one reason makes them
-_SMALLEST_COST = 0.01  # of all steps' time
-# Or, if that is more, of the noise of a step: where machines are noisy one rank has more accidents than another.
+# Over all steps, late steps must cost more than accidents of the peers: by so much of a step, and of a step's noise, as
+# on a noisy machine one rank has more of them than another.
+_SMALLEST_COST = 0.01
 _COST_OF_ACCIDENTS = 0.2
 # That a rank which has accidents as its peers have them is late as often: if one reason seems to make them, and if not.
 _CHANCE = 0.03
@@ -81,7 +83,7 @@ def late_ranks(found: Lateness, roles: list[list[int]], step: float) -> list[Lat
                 at_times = np.median(np.where(own, 0.0, delays[members]), axis=1) < found.noise_of_a_step / 2
                 often = _more_than_chance(own, others, reasons)
                 smallest = max(_SMALLEST_COST * step, _COST_OF_ACCIDENTS * found.noise_of_a_step)
-                costs = extra.sum(axis=1) > smallest * own.shape[1]
+                costs = _beyond_accidents(extra.sum(axis=1), others) > smallest * own.shape[1]
                 chosen, pattern = np.flatnonzero(often & costs & at_times), "intermittent"
             rows += [Late(members[i], pattern, own[i], own[i]) for i in chosen]  # type: ignore[arg-type]
     return sorted(rows, key=lambda row: row.index)
@@ -138,8 +140,8 @@ def _more_than_chance(late: Mask, others: list[int], reasons: list[_Reason]) -> 
     count, steps = late.sum(axis=1), late.shape[1]
     found = np.zeros(len(late), dtype=np.bool_)
     for rank in others:
-        peers = np.sort(count[[other for other in others if other != rank]])
-        if not len(peers):
+        innocent = _innocent(count, rank, others)
+        if not len(innocent):
             continue  # nobody's accidents to hold its late steps against
         reason = reasons[rank]
         # What lasts for some steps is one accident, unless it has one reason.
@@ -147,8 +149,6 @@ def _more_than_chance(late: Mask, others: list[int], reasons: list[_Reason]) -> 
         apart = count[rank] if reason.lasts else stretches(late[rank])
         fewest = FEWEST_LATE if reason.is_one else _MANY_LATE
         if fewest <= count[rank] < MOST_STEPS * steps and apart >= FEWEST_LATE:
-            # Another one may be late, too, unless that is known of one already.
-            innocent = peers if len(others) < len(late) else peers[: max(1, len(peers) - 1)]
             # Accidents happen to one rank more often than to another, so that many tell no more than one does.
             worth = 1.0 if reason.lasts else at_once * (1.0 + float(innocent.sum()))
             seen, among = float(innocent.sum()) / worth, len(innocent) * steps / worth
@@ -156,6 +156,21 @@ def _more_than_chance(late: Mask, others: list[int], reasons: list[_Reason]) -> 
             chance = _CHANCE if reason.is_one else _CHANCE_FOR_MANY
             found[rank] = by_chance < chance / len(innocent)  # it could have happened to each of them
     return found
+
+
+def _innocent(of_each: npt.NDArray[Any], rank: int, others: list[int]) -> npt.NDArray[Any]:
+    """What accidents come to for each peer, ascending. One more may be late, unless that is known of some already."""
+    peers = np.sort(of_each[[other for other in others if other != rank]])
+    return peers if len(others) < len(of_each) else peers[: max(1, len(peers) - 1)]
+
+
+def _beyond_accidents(costs: Floats, others: list[int]) -> Floats:
+    """What the late steps of each of `others` cost beyond the accidents of its peers; shape (n,)."""
+    beyond = np.zeros(len(costs))
+    for rank in others:
+        innocent = _innocent(costs, rank, others)
+        beyond[rank] = costs[rank] - (innocent.mean() if len(innocent) else 0.0)
+    return beyond
 
 
 def _by_accident(count: int, steps: int, seen: float, among: float) -> float:

@@ -7,7 +7,7 @@ a group of one rank: nobody waits in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ _SLACK_NS = 1_000_000
 # So many ranks without a trace are named as members at most: one is enough for nobody to know who waits for whom.
 _MOST_ABSENT = 1 << 14
 # So many of a rank's lanes are compared with the other ranks': all pairs are, and a training has tens of communicators.
-MOST_COMPARED = 32
+_MOST_COMPARED = 32
 
 Lanes = dict[int, Lane]
 
@@ -74,22 +74,21 @@ def with_groups_of_lanes(
                 found.append({rank: lane})
     ids = [(rank, lane, number) for number, group in enumerate(found) for rank, lane in group.items()]
     ids += [(rank, lane, len(found) + number) for number, (rank, own) in enumerate(alone.items()) for lane in own]
-    members: list[Iterable[int]] = [*found, *(ranks for _ in alone)]
-    names = [f"{NOT_NAMED} ({number})" for number in range(1, len(members) + 1)] if len(members) > 1 else [NOT_NAMED]
-    unnamed = [
-        Group(number, name, None, sorted({*known, *absent[:_MOST_ABSENT]}))
-        for number, (name, known) in enumerate(zip(names, members, strict=False), start=len(groups))
-    ]
+    members: list[Collection[int]] = [*found, *len(alone) * [ranks]]
+    unnamed = [sorted({*known, *absent[:_MOST_ABSENT]}) for known in members]
+    names = [NOT_NAMED] if len(unnamed) == 1 else [f"{NOT_NAMED} ({number + 1})" for number in range(len(unnamed))]
+    numbered = enumerate(zip(names, unnamed, strict=True), start=len(groups))
+    all_groups = [*groups, *(Group(number, name, None, own) for number, (name, own) in numbered)]
     by_lane = pl.DataFrame(ids, schema={"rank": pl.Int32, "lane": pl.Int64, "of_lane": pl.Int32}, orient="row")
     joined = filled.join(by_lane, on=["rank", "lane"], how="left", maintain_order="left")
     named = joined.with_columns(group=pl.coalesce("group", pl.col("of_lane") + len(groups))).drop("of_lane")
-    return [*groups, *unnamed], named, {rank: len(own) for rank, own in alone.items()}
+    return all_groups, named, {rank: len(own) for rank, own in alone.items()}
 
 
 def _largest(nameless: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, list[int]]]:
     """The lanes that are compared, `rank` and `lane`; and the other ones of each rank that has too many."""
     lanes = nameless.group_by("rank", "lane").len().sort("rank", "len", "lane", descending=[False, True, False])
-    is_compared = pl.int_range(pl.len()).over("rank") < MOST_COMPARED
+    is_compared = pl.int_range(pl.len()).over("rank") < _MOST_COMPARED
     alone = lanes.filter(~is_compared).sort("rank", "lane").group_by("rank", maintain_order=True).agg("lane")
     return lanes.filter(is_compared).select("rank", "lane"), dict(alone.iter_rows())
 

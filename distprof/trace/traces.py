@@ -27,7 +27,7 @@ from distprof.trace.jobs import Owned, select, windows_of
 from distprof.trace.kernels import read_kernels
 from distprof.trace.kinds import UNCLASSIFIED
 from distprof.trace.kineto import Trace, placed, read_trace
-from distprof.trace.lanes import MOST_COMPARED, NOT_NAMED, with_groups_of_lanes
+from distprof.trace.lanes import NOT_NAMED, with_groups_of_lanes
 from distprof.trace.loaded import Run
 from distprof.trace.matching import OCCURRENCES, with_sequence_numbers
 from distprof.trace.notes import Note
@@ -370,8 +370,8 @@ def _on_communication(tables: Tables, parts: Sequence[tuple[int, int, Trace]], a
         notes.append(Note(rank, files[rank], None, text))
     for rank, count in alone.items():
         text = (
-            f"its collectives name no process groups and lie in {count + MOST_COMPARED} lanes: the {MOST_COMPARED} "
-            "with the most were compared with other ranks'; in the others no waits are known"
+            "its collectives name no process groups and lie in too many lanes to compare all with other ranks': in the "
+            f"{count} with the fewest no waits are known"
         )
         notes.append(Note(rank, files[rank], None, text))
     return notes

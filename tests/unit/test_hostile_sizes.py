@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,11 +26,9 @@ from distprof.report.timeline import write_timeline
 from distprof.result import Lateness, to_json
 from distprof.run.directory import RunDirectory
 from distprof.trace import inflate, intervals
+from tests.unit.proportion import PROPORTIONATE, growth
 from tests.unit.results import healthy
 from tests.worlds import World, write
-
-# Four times as much takes so many times as long at most: in proportion it is 4, and 16 if all are compared with all.
-PROPORTIONATE = 10
 
 pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=30)
 
@@ -45,20 +41,6 @@ def run(tmp_path: Path) -> RunDirectory:
 
 def edit(path: Path, **values: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def growth(work: Callable[[int], object], count: int) -> float:
-    """How many times as long four times as much takes; the least of some tries."""
-
-    def least(amount: int) -> float:
-        tries = []
-        for _ in range(3):
-            begin = time.process_time()
-            work(amount)
-            tries.append(time.process_time() - begin)
-        return min(tries)
-
-    return least(4 * count) / least(count)
 
 
 def crossing(count: int) -> tuple[np.ndarray, np.ndarray]:

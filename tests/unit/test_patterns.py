@@ -60,6 +60,14 @@ def test_what_costs_less_than_a_fifth_of_a_steps_noise_may_be_the_machine() -> N
     assert [found({1: late}) for late in often] == [[], [1]], "of 18 steps, at a noise of 4"
 
 
+def test_what_costs_hardly_more_than_the_peers_accidents_may_be_the_machine() -> None:
+    often = steps(*7 * [4.6])
+    assert found({1: often, 2: {8: 10.0}, 3: {9: 10.0}}) == [1]
+    assert found({1: often, 2: {8: 40.0}, 3: {9: 40.0}}) == [], (
+        "one of them may be no accident, and the other costs more"
+    )
+
+
 def test_delays_of_different_size_or_in_different_places_are_accidents() -> None:
     assert found({1: steps(30, 12, 55)}) == []
     assert found({1: steps(30, 31, 29)}, places={1: [0, 1, 2]}) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from distprof.scrub.copy import scrub
 from distprof.scrub.known import Known
 from distprof.scrub.shapes import replace_shapes
 from tests.unit.handmade import mark, write_trace
+from tests.unit.proportion import PROPORTIONATE, growth
 
 
 def test_quotes_and_brackets_around_a_secret_stay() -> None:
@@ -145,7 +145,4 @@ def test_what_torch_calls_things_is_not_private(text: str) -> None:
     ],
 )
 def test_no_text_takes_more_than_time_in_proportion(piece: str) -> None:
-    text = piece * (60_000 // len(piece))
-    begin = time.process_time()
-    replace_shapes(text, names.Names().of)
-    assert time.process_time() - begin < 3
+    assert growth(lambda times: replace_shapes(piece * times, names.Names().of), 15_000 // len(piece)) < PROPORTIONATE
