@@ -26,6 +26,7 @@ _COST_OF_ACCIDENTS = 0.2
 # That a rank which has accidents as its peers have them is late as often: if one reason seems to make them, and if not.
 _CHANCE = 0.03
 _CHANCE_FOR_MANY = 0.005
+_OUTSTANDING = 2.0  # times what any rank's late steps cost which are accidents; else more than one rank has many
 _APART = 0.9  # of the late steps have one late rank where ranks take turns
 _ALIKE = 2.0  # times the smallest amount the largest may be where ranks take turns
 _TURNS = 1 / 3  # of these steps follow on another rank's, unless what is longer has one reason
@@ -83,8 +84,9 @@ def late_ranks(found: Lateness, roles: list[list[int]], step: float) -> list[Lat
                 at_times = np.median(np.where(own, 0.0, delays[members]), axis=1) < found.noise_of_a_step / 2
                 often = _more_than_chance(own, others, reasons)
                 smallest = max(_SMALLEST_COST * step, _COST_OF_ACCIDENTS * found.noise_of_a_step)
-                costs = _beyond_accidents(extra.sum(axis=1), others) > smallest * own.shape[1]
-                chosen, pattern = np.flatnonzero(often & costs & at_times), "intermittent"
+                costs = extra.sum(axis=1)
+                beyond = _beyond_accidents(costs, others) > smallest * own.shape[1]
+                chosen, pattern = np.flatnonzero(_outstanding(costs, others, often & beyond & at_times)), "intermittent"
             rows += [Late(members[i], pattern, own[i], own[i]) for i in chosen]  # type: ignore[arg-type]
     return sorted(rows, key=lambda row: row.index)
 
@@ -171,6 +173,16 @@ def _beyond_accidents(costs: Floats, others: list[int]) -> Floats:
         innocent = _innocent(costs, rank, others)
         beyond[rank] = costs[rank] - (innocent.mean() if len(innocent) else 0.0)
     return beyond
+
+
+def _outstanding(costs: Floats, others: list[int], late: Mask) -> Mask:
+    """Which of those that may be late cost clearly more than each of `others` that is not."""
+    while True:
+        accidents = max((costs[rank] for rank in others if not late[rank]), default=0.0)
+        outstanding: Mask = late & (costs >= _OUTSTANDING * accidents)
+        if outstanding.sum() == late.sum():
+            return outstanding
+        late = outstanding
 
 
 def _by_accident(count: int, steps: int, seen: float, among: float) -> float:
