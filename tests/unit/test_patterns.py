@@ -68,6 +68,17 @@ def test_what_costs_hardly_more_than_the_peers_accidents_may_be_the_machine() ->
     )
 
 
+def test_two_ranks_that_share_a_core_have_more_accidents_than_the_others() -> None:
+    """Seen with four healthy ranks on two cores: the one with the most was held against the two with the fewest."""
+    one = dict(zip((2, 6, 7, 9, 12, 14, 17), (4.2, 4.5, 5.0, 4.4, 4.4, 8.5, 4.3), strict=True))
+    other = dict(zip((0, 2, 7, 11, 13, 16), (7.0, 5.4, 4.6, 4.2, 5.0, 4.8), strict=True))
+    third = {4: 4.9, 10: 4.3, 15: 4.3}
+    places = {2: [1, 0, 0, 0, 2, 0]}
+    assert found({1: one, 2: other, 3: third}, places=places) == []
+    assert found({1: one, 2: other, 3: {4: 4.9}}, places=places) == []
+    assert found({1: one, 2: {11: 4.2, 13: 5.0}, 3: {4: 4.9}}) == [1], "it stands out"
+
+
 def test_delays_of_different_size_or_in_different_places_are_accidents() -> None:
     assert found({1: steps(30, 12, 55)}) == []
     assert found({1: steps(30, 31, 29)}, places={1: [0, 1, 2]}) == []
