@@ -64,19 +64,17 @@ class Cluster:
         return next((state for state in states if state not in _ENDED), states[0])
 
     def fail(self, node: str) -> None:
-        """Take a node for broken, as a cluster does that no longer hears of it."""
-        done = self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=broken")
-        assert done.returncode == 0, done.stderr
+        """Cut a node's power."""
+        self._script("fail", node)
 
     def repair(self, node: str) -> None:
-        """Take it back. It may have told the cluster by itself that it is well; resuming it is refused then."""
+        """Start it again; it is idle afterwards."""
+        self._script("repair", node)
 
-        def state() -> str:
-            return self.run("sinfo", "--noheader", "--nodes", node, "--format", "%T").stdout.split()[0]
-
-        if state().startswith("down"):
-            self.run("scontrol", "update", f"nodename={node}", "state=resume")
-        wait_until(lambda: state() in ("idle", "mixed", "allocated"), 60, state)
+    def _script(self, command: str, node: str) -> None:
+        state = Path(self.environment["SLURM_CONF"]).parents[1]
+        done = self.run(str(_SCRIPT), command, str(state), node)
+        assert done.returncode == 0, done.stderr
 
     def wait_for_end(self, job_id: str, within_s: float = 180) -> str:
         """Wait until a job is over; its state."""

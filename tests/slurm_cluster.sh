@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # A SLURM of four virtual nodes with accounting on this machine, without systemd, for the tests.
 #
-#   slurm_cluster.sh up   STATE_DIR   install what is missing (Debian), start, wait until all nodes are idle
-#   slurm_cluster.sh down STATE_DIR   cancel all jobs, stop what `up` started and nothing else, undo /etc/hosts
+#   slurm_cluster.sh up     STATE_DIR        install what is missing (Debian), start, wait until all nodes are idle
+#   slurm_cluster.sh fail   STATE_DIR NODE   as if its power were cut: kill all that runs on it, and tell SLURM
+#   slurm_cluster.sh repair STATE_DIR NODE   start it again, with an empty spool, and wait until it is idle
+#   slurm_cluster.sh down   STATE_DIR        cancel all jobs, stop what `up` started and nothing else, undo /etc/hosts
 #
 # SLURM_CONF=STATE_DIR/etc/slurm.conf then leads SLURM's commands to it. Partition `high` preempts jobs in `main`, which
 # are queued again. STATE_DIR must be short: it holds sockets.
@@ -150,9 +152,37 @@ CONF
   chmod 600 "$state/etc/slurmdbd.conf"
 }
 
-nodes_idle() { [ "$(timeout 10 sinfo -h -N -p main -o '%T' | grep -cE '^(idle|mixed|allocated|completing)$')" = "$nodes" ]; }
+usable() { timeout 10 sinfo -h -N -p main -o '%T' "$@" | grep -cE '^(idle|mixed|allocated|completing)$'; }
+nodes_idle() { [ "$(usable)" = "$nodes" ]; }
+node_idle() { [ "$(usable -n "$1")" = 1 ]; }
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 register() { sacctmgr -n list cluster format=cluster%20 | grep -qw distprof || sacctmgr -i add cluster distprof; }
+
+start_node() { # with a host name of its own, which all that it starts shares
+  mkdir -p "$state/spool/$1"
+  start "$1" unshare --uts sh -c 'hostname "$0" && exec "$@"' "$1" slurmd -D -N "$1" -f "$SLURM_CONF"
+}
+
+# Marked as down alone, a node that is well reports back at once, with the job that was taken from it; a job that is queued
+# again then meets itself there, and SLURM drains the node and holds the job.
+fail() { # NODE
+  local pid host process _
+  alive "$1" || die "$1 does not run"
+  read -r pid _ <"$state/run/$1.pid"
+  host=$(readlink "/proc/$pid/ns/uts")
+  [ "$host" != "$(readlink /proc/self/ns/uts)" ] || die "$1 has not started yet"
+  kill -KILL "$pid" # first, so that it reports nothing of the others
+  for process in /proc/[0-9]*; do
+    [ "$(readlink "$process/ns/uts" 2>/dev/null)" = "$host" ] && kill -KILL "${process#/proc/}" 2>/dev/null || true
+  done
+  scontrol update "nodename=$1" state=down reason=broken
+}
+
+repair() { # NODE
+  rm -rf "$state/spool/$1"
+  start_node "$1"
+  wait_for 60 "$1" node_idle "$1"
+}
 
 up() {
   [ "$(id -u)" = 0 ] || die "must be root"
@@ -183,10 +213,7 @@ up() {
   wait_for 60 "the accounting" register
   start slurmctld slurmctld -D -f "$SLURM_CONF"
   wait_for 60 slurmctld answers "$port"
-  for ((i = 1; i <= nodes; i++)); do # with a host name of its own each
-    mkdir -p "$state/spool/node$i"
-    start "node$i" unshare --uts sh -c 'hostname "$0" && exec "$@"' "node$i" slurmd -D -N "node$i" -f "$SLURM_CONF"
-  done
+  for ((i = 1; i <= nodes; i++)); do start_node "node$i"; done
   wait_for 90 "nodes to be idle" nodes_idle
 }
 
@@ -212,5 +239,6 @@ down() {
 
 case $command in
 up | down) "$command" ;;
-*) die "usage: $0 up|down STATE_DIR" ;;
+fail | repair) "$command" "$3" ;;
+*) die "usage: $0 up|down STATE_DIR, or $0 fail|repair STATE_DIR NODE" ;;
 esac
