@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from distprof.analyze.data_loading import STALL_SHARE, loader_settings
+from distprof.analyze.hosts import cpus_per_rank
 from distprof.analyze.inputs import Inputs
-from distprof.analyze.offers import Judged, ranks_per_host, validate
+from distprof.analyze.offers import Judged, validate
 from distprof.analyze.parts import LOADING
 from distprof.analyze.ranks import training_zones
 from distprof.analyze.steady import pairs, steady_steps, times_of_steps
@@ -92,7 +91,6 @@ def _advice(tables: Tables, row: RankLoading, *, starting: bool) -> tuple[str, s
 
 
 def _room(tables: Tables, rank: int) -> int | None:
-    """CPUs of the rank's host for each of its ranks, at least one; None where that was not recorded."""
-    facts: dict[str, Any] = tables.facts.get(rank, {})
-    cpus = facts.get("cpus")
-    return max(1, cpus // ranks_per_host(tables)[facts["host"]]) if cpus and facts.get("host") else None
+    """Whole CPUs of the rank's host for each of its ranks, at least one; None where that was not recorded."""
+    cpus = cpus_per_rank(tables).get(rank)
+    return None if cpus is None else max(1, int(cpus))

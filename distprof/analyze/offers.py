@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from distprof.analyze.hosts import ranks_per_host
 from distprof.result import BreakdownRow, Communication, DataLoading, Operator, Steps, Stragglers
 from distprof.trace.tables import Tables
 
@@ -63,8 +63,3 @@ def validate(tables: Tables, *candidate: str) -> str:
     size = max(per_host.values(), default=tables.world_size)
     options = [*nodes, "--nproc-per-node", str(size), "--baseline", "", "--candidate", " ".join(candidate)]
     return f"`{shlex.join(['distprof', 'validate', *options, *script])}`"
-
-
-def ranks_per_host(tables: Tables) -> Counter[str]:
-    """How many ranks each host has, as far as they said where they ran."""
-    return Counter(row["host"] for row in tables.facts.values() if row.get("host"))

@@ -59,15 +59,24 @@ class _Reason:
         is_one: as if one reason made them.
         lasts: so clearly that as many steps in a row are no single accident.
         shared: as if other programs used its core: everything takes longer in proportion.
+        exact: in one place and so alike that ranks which take cores from each other do not make it.
     """
 
     is_one: bool
     lasts: bool
     shared: bool
+    exact: bool
 
 
-def late_ranks(found: Lateness, roles: list[list[int]], step: float) -> list[Late]:
-    """Those of the ranks that are late in a way that is not chance, by index; `step` is a step's length in ns."""
+def late_ranks(found: Lateness, roles: list[list[int]], step: float, crowded: Mask | None = None) -> list[Late]:
+    """Those of the ranks that are late in a way that is not chance, by index.
+
+    Args:
+        found: the delays of R ranks.
+        roles: ranks by their role, as indices.
+        step: a step's length, in ns.
+        crowded: which ranks share cores, which hold up now one of them and now another, shape (R,); None: none.
+    """
     delays = found.delays
     persistent = _in_most(found)
     everywhere = np.ones(delays.shape[1], dtype=np.bool_)
@@ -83,6 +92,8 @@ def late_ranks(found: Lateness, roles: list[list[int]], step: float) -> list[Lat
             else:
                 at_times = np.median(np.where(own, 0.0, delays[members]), axis=1) < found.noise_of_a_step / 2
                 often = _more_than_chance(own, others, reasons)
+                if crowded is not None:
+                    often &= ~crowded[members] | [reason.exact for reason in reasons]
                 smallest = max(_SMALLEST_COST * step, _COST_OF_ACCIDENTS * found.noise_of_a_step)
                 costs = extra.sum(axis=1)
                 beyond = _beyond_accidents(costs, others) > smallest * own.shape[1]
@@ -202,17 +213,19 @@ def _reason(late: Mask, found: Lateness, rank: int) -> _Reason:
     """What one reason makes is in one place and, where it is seldom, about as long. What the machine does to a rank
     meets it anywhere and differs widely; while its core is shared, all that it does takes longer in proportion."""
     if not late.any():
-        return _Reason(is_one=False, lasts=False, shared=False)
+        return _Reason(is_one=False, lasts=False, shared=False, exact=False)
     delays, extra = found.delays[rank, late], found.extra[rank, late]
     many = len(delays) >= _MANY_LATE
     low, high = np.quantile(delays, (_FEW, 1 - _FEW) if many else (0, 1))
-    alike = bool(high - low <= _RANGE * np.median(delays) + found.noise_of_a_step)
+    beyond_range = high - low - _RANGE * float(np.median(delays))
+    alike = bool(beyond_range <= found.noise_of_a_step)
     in_one = bool(np.bincount(extra.argmax(axis=1)).max() >= _SAME_PLACE * len(delays))
     where = spread(extra, found.usual[rank], found.noise_of_a_step)
     return _Reason(
         is_one=in_one and (alike or (many and where == "one place")),
         lasts=in_one and alike and where is not None,
         shared=where == "in proportion",
+        exact=in_one and bool(beyond_range <= 0),
     )
 
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from distprof.analyze import blame
 from distprof.analyze.evidence import Evidence, of_run
+from distprof.analyze.hosts import cpus_per_rank
 from distprof.analyze.inputs import Inputs
 from distprof.analyze.lateness import Floats, Lateness, lateness
 from distprof.analyze.listed import ranks
@@ -28,6 +29,7 @@ from distprof.trace import intervals
 
 _LISTED_STEPS = 100
 _A_WHILE = "in all places in proportion, as on a core that other programs use for a while"
+_CROWDED = "the host has fewer CPUs than ranks, which take them from each other"
 _NO_PEERS = "they may do other work, as stages of a pipeline"
 _NOTHING = 0.1  # of its delay a rank costs the others, if that is no delay to them
 _SENT = "ranks also send each other data point to point, and who waited for whom in that is not known"
@@ -52,8 +54,13 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
         return _section(evidence, "none", "there is one rank, and nobody waits for it"), []
 
     found, peers = _lateness(evidence)
+    cpus = cpus_per_rank(tables)
+    crowded = np.array([cpus.get(rank, 1) < 1 for rank in own.ranks], dtype=np.bool_)
     culprits = _with_one_reason(
-        [_Culprit.of(evidence, found, late, peers.members) for late in late_ranks(found, peers.members, evidence.step)]
+        [
+            _Culprit.of(evidence, found, late, peers.members)
+            for late in late_ranks(found, peers.members, evidence.step, crowded)
+        ]
     )
     # More elements in a batch make everything longer as well.
     slower = [each for each in culprits if each.lost.cause != "uneven_work"]
@@ -104,6 +111,8 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
     why = f"no rank's own time per step exceeds its peers' by more than {ms:.1f} ms in {steps} steps"
     if once := [own.ranks[index] for index in np.flatnonzero(in_a_row(found))]:
         why += f"; {ranks(once)} took longer in several steps in a row, which may have happened once"
+    elif some := [own.ranks[late.index] for late in late_ranks(found, peers.members, evidence.step)]:
+        why += f"; {ranks(some)} took longer in some of them, by amounts that differ: {_CROWDED}"
     return _section(evidence, "none", why, found), []
 
 
