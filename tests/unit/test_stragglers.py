@@ -165,6 +165,26 @@ def test_persistent_is_what_three_of_five_steps_show(late_steps: int, pattern: s
     assert row.saved_if_fixed == pytest.approx(60 * late_steps / 9 if pattern == "intermittent" else 40)
 
 
+def test_where_ranks_share_cores_only_alike_delays_are_a_ranks_own() -> None:
+    differ = dict(zip(range(2, 16, 2), (30, 90, 40, 60, 75, 35, 50), strict=True))
+
+    def late(delays: dict[int, float], cpus: int | None) -> Stragglers:
+        facts = {rank: {"host": "h", "boot_id": "b", "cpus": cpus} for rank in range(4)}
+        return judge(
+            job(lambda rank, step: {"backward": delays.get(step, 0)} if rank == 2 else {}, steps=19, facts=facts)
+        )
+
+    assert [[row.rank for row in late(differ, cpus).ranks] for cpus in (None, 4)] == [[2], [2]]
+    crowded = late(differ, 3)
+    assert (crowded.verdict, crowded.ranks) == ("none", [])
+    assert crowded.why.endswith(
+        "; rank 2 took longer in some of them, by amounts that differ: the host has fewer CPUs than ranks, which take "
+        "them from each other"
+    )
+    (row,) = late(dict.fromkeys(differ, 60), 3).ranks
+    assert (row.rank, row.pattern, row.delay) == (2, "intermittent", 60)
+
+
 def test_once_or_twice_is_an_accident() -> None:
     found = judge(job(lambda rank, step: {"gc": 60} if rank == 2 and step in (3, 6) else {}))
     assert (found.verdict, found.ranks) == ("none", [])
