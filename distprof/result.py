@@ -423,8 +423,8 @@ class Straggler:
         doc(
             "`persistent`: late in three of five steps or more; `intermittent`: in fewer, but more often than its "
             "peers, and over all steps beyond their accidents by more than a hundredth of a step and a fifth of "
-            "`noise_of_a_step`, and with twice the cost of any that is not named, and where a host has fewer CPUs than "
-            "ranks alike within 30%; "
+            "`noise_of_a_step`, and with twice the cost of any that is not named, and where a host has fewer than "
+            "two CPUs for each rank alike within 30%; "
             "`rotating`: ranks are late one after the other, in most steps or at regular intervals."
         ),
     ]

@@ -26,6 +26,7 @@ _COST_OF_ACCIDENTS = 0.2
 # That a rank which has accidents as its peers have them is late as often: if one reason seems to make them, and if not.
 _CHANCE = 0.03
 _CHANCE_FOR_MANY = 0.005
+_AS_LONG = 0.5  # of delays that are alike, accidents that could be taken for them
 _OUTSTANDING = 2.0  # times what any rank's late steps cost which are accidents; else more than one rank has many
 _APART = 0.9  # of the late steps have one late rank where ranks take turns
 _ALIKE = 2.0  # times the smallest amount the largest may be where ranks take turns
@@ -91,7 +92,7 @@ def late_ranks(found: Lateness, roles: list[list[int]], step: float, crowded: Ma
                 chosen, pattern = np.flatnonzero(own.any(axis=1)), "rotating"
             else:
                 at_times = np.median(np.where(own, 0.0, delays[members]), axis=1) < found.noise_of_a_step / 2
-                often = _more_than_chance(own, others, reasons)
+                often = _more_than_chance(own, extra, others, reasons)
                 if crowded is not None:
                     often &= ~crowded[members] | [reason.exact for reason in reasons]
                 smallest = max(_SMALLEST_COST * step, _COST_OF_ACCIDENTS * found.noise_of_a_step)
@@ -142,21 +143,24 @@ def _in_most_steps(found: Lateness, median: float, in_a_step: float) -> Mask:
     return late & (np.median(found.delays, axis=1) > median) & (found.holds_up > median)
 
 
-def _more_than_chance(late: Mask, others: list[int], reasons: list[_Reason]) -> Mask:
+def _more_than_chance(late: Mask, extra: Floats, others: list[int], reasons: list[_Reason]) -> Mask:
     """Which of a role's ranks are late more often than accidents would explain that happen to its peers as well.
 
     Args:
         late: shape (n, S).
+        extra: how long late steps are too long, shape (n, S).
         others: the places of those that are not late in most steps, which have accidents of their own.
         reasons: of all ranks.
     """
     count, steps = late.sum(axis=1), late.shape[1]
     found = np.zeros(len(late), dtype=np.bool_)
     for rank in others:
-        innocent = _innocent(count, rank, others)
+        reason = reasons[rank]
+        # What takes alike long each time is no accident of another size.
+        size = _AS_LONG * float(np.median(extra[rank, late[rank]])) if reason.exact else 0.0
+        innocent = _innocent((late & (extra >= size)).sum(axis=1), rank, others)
         if not len(innocent):
             continue  # nobody's accidents to hold its late steps against
-        reason = reasons[rank]
         # What lasts for some steps is one accident, unless it has one reason.
         at_once = 1.0 if reason.lasts else together(late[rank])
         apart = count[rank] if reason.lasts else stretches(late[rank])

@@ -29,7 +29,8 @@ from distprof.trace import intervals
 
 _LISTED_STEPS = 100
 _A_WHILE = "in all places in proportion, as on a core that other programs use for a while"
-_CROWDED = "the host has fewer CPUs than ranks, which take them from each other"
+_CROWDED = "the host has fewer than two CPUs for each rank and its threads, which take them from each other"
+_TO_ITSELF = 2  # CPUs: as long as a rank's other threads share one, nothing takes that of its training from it
 _NO_PEERS = "they may do other work, as stages of a pipeline"
 _NOTHING = 0.1  # of its delay a rank costs the others, if that is no delay to them
 _SENT = "ranks also send each other data point to point, and who waited for whom in that is not known"
@@ -55,7 +56,7 @@ def judge(evidence: Evidence) -> tuple[Stragglers, list[NotObserved]]:
 
     found, peers = _lateness(evidence)
     cpus = cpus_per_rank(tables)
-    crowded = np.array([cpus.get(rank, 1) < 1 for rank in own.ranks], dtype=np.bool_)
+    crowded = np.array([cpus.get(rank, _TO_ITSELF) < _TO_ITSELF for rank in own.ranks], dtype=np.bool_)
     culprits = _with_one_reason(
         [
             _Culprit.of(evidence, found, late, peers.members)

@@ -103,6 +103,13 @@ def test_what_happens_to_peers_as_well_is_no_pattern() -> None:
     assert found({1: steps(30, 31, 29), 2: {8: 35.0}, 3: {9: 28.0, 15: 33.0}}) == []
 
 
+def test_what_is_alike_each_time_is_not_held_against_accidents_of_another_size() -> None:
+    """Seen with three ranks: one was late by 60 ms in each fourth step, and peers now and then by 2, which was late."""
+    small: dict[int, dict[int, float]] = {2: {8: 5.0, 12: 4.5}, 3: {9: 4.5, 15: 6.0}}
+    assert found({1: steps(30, 31, 29, 30), **small}) == [1]
+    assert found({1: steps(30, 31, 29, 30), 2: {8: 16.0, 12: 20.0}, 3: {9: 17.0, 15: 21.0}}) == []
+
+
 def test_many_accidents_of_peers_tell_no_more_than_one_of_a_rank_that_may_have_more() -> None:
     """Seen with four ranks on two cores: slices of time lost in one place or another, by one rank more often."""
     slices = dict(zip((4, 5, 6, 8, 10, 12, 13), (5.0, 21.0, 7.0, 5.0, 4.5, 10.0, 4.5), strict=True))

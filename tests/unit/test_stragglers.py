@@ -174,14 +174,14 @@ def test_where_ranks_share_cores_only_alike_delays_are_a_ranks_own() -> None:
             job(lambda rank, step: {"backward": delays.get(step, 0)} if rank == 2 else {}, steps=19, facts=facts)
         )
 
-    assert [[row.rank for row in late(differ, cpus).ranks] for cpus in (None, 4)] == [[2], [2]]
-    crowded = late(differ, 3)
+    assert [[row.rank for row in late(differ, cpus).ranks] for cpus in (None, 8)] == [[2], [2]]
+    crowded = late(differ, 7)
     assert (crowded.verdict, crowded.ranks) == ("none", [])
     assert crowded.why.endswith(
-        "; rank 2 took longer in some of them, by amounts that differ: the host has fewer CPUs than ranks, which take "
-        "them from each other"
+        "; rank 2 took longer in some of them, by amounts that differ: the host has fewer than two CPUs for each "
+        "rank and its threads, which take them from each other"
     )
-    (row,) = late(dict.fromkeys(differ, 60), 3).ranks
+    (row,) = late(dict.fromkeys(differ, 60), 7).ranks
     assert (row.rank, row.pattern, row.delay) == (2, "intermittent", 60)
 
 
