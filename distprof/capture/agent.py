@@ -353,15 +353,20 @@ class Agent:
         self._sum_up()
 
     def _write_in_background(self) -> None:
-        pause = _FIRST_FLUSH_S
+        pause, steps = _FIRST_FLUSH_S, False
         while self._write():
-            notice = self._last_words.pause(pause)
+            notice = self._last_words.pause(pause, None if steps else self._has_stepped)
             if notice is not None:
                 self.facts.set(told={**notice, "boundary": self._boundaries.count})
             pause = min(SOON_S if self._last_words.told else _FLUSH_EVERY_S, 2 * pause)
+            if not steps and self._has_stepped():  # which may have taken long to come, and the next may be the last
+                pause, steps = _FIRST_FLUSH_S, True
             if now() - self._last_boundary > _STALLED_NS:  # it may be killed before it comes to a boundary again
                 self._last_boundary = now()
                 self._drain(models=False)
+
+    def _has_stepped(self) -> bool:
+        return self._boundaries.count > 0
 
     def _write(self) -> bool:
         try:

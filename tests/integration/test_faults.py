@@ -70,6 +70,18 @@ def test_a_run_directory_removed_during_training_does_not_touch_it(tmp_path: Pat
     assert "The training is not affected" in done.stderr
 
 
+def test_steps_that_came_late_and_were_quick_are_there_after_kill_nine(tmp_path: Path) -> None:
+    """What is recorded is written once in a second, and has just been when the steps begin."""
+    size = f"os.path.getsize({str(tmp_path / 'run' / 'attempt0' / 'rank00000.zones.jsonl')!r})"
+    group = "torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)"
+    begin = f"{group}; time.sleep(3); size = {size}\n        while {size} == size: time.sleep(0.001)"
+    kill = "time.sleep(0.15); os.kill(os.getpid(), signal.SIGKILL)"
+    done = train(tmp_path, f"if step == 0:\n        {begin}\n    if step == 4: {kill}")
+    assert done.returncode == -signal.SIGKILL
+    (steps,) = build(done.run).steps.per_rank
+    assert steps.count > 0
+
+
 @pytest.mark.parametrize(("moment", "step"), [("before", 5), ("inside", 12), ("after", 24)])
 def test_kill_nine_leaves_what_there_was(moment: str, step: int, tmp_path: Path) -> None:
     kill = f"if step == {step}: time.sleep(1.5); os.kill(os.getpid(), signal.SIGKILL)"
